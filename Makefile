@@ -1,0 +1,42 @@
+# Each target sets up what it needs: `make demo` or `make test` on a machine with Python, make and a package index.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: install demo test check bench clean help
+
+help:
+	@echo "make install   .venv with every extra and the development tools"
+	@echo "make demo      the main job, end to end, into out/demo"
+	@echo "make test      all tests and doctests"
+	@echo "make check     ruff and mypy"
+	@echo "make bench     a training step beside plain PyTorch and the peers"
+	@echo "make clean     remove .venv and everything made by a run"
+
+install: $(STAMP)
+
+# constraints.txt pins torch, so that pip takes one known build and nothing pulls another.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
+	touch $@
+
+demo: install
+	$(BIN)/ldf demo --out out/demo
+
+test: install
+	$(BIN)/python -m pytest -n 2
+
+check: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(BIN)/python benchmarks/step.py
+
+clean:
+	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,159 @@
+"""Rows of data: what a constraint's function sees, and the data set in memory that hands them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Batch:
+    """Some rows of a data set, its columns as attributes: `batch.inputs`, `batch.targets`, `batch.ids`, your own.
+
+    >>> batch = Batch(inputs=torch.zeros(3, 2), ids=torch.arange(3), sex=torch.tensor([0, 1, 1]))
+    >>> batch.sex.tolist(), batch.rows
+    ([0, 1, 1], 3)
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    ids: Tensor
+
+    def __init__(self, **columns: Any) -> None:
+        self.__dict__.update(columns)
+
+    def __getattr__(self, name: str) -> Any:
+        held = ", ".join(sorted(self.__dict__))
+        hint = "; rows without labels have no targets" if name == "targets" else ""
+        raise AttributeError(f"this batch has no column {name!r}; it has: {held}{hint}")
+
+    def __repr__(self) -> str:
+        return f"Batch({', '.join(f'{name}={list(getattr(self, name).shape)}' for name in self.__dict__)})"
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(next(iter(self.__dict__.values())))
+
+    def columns(self) -> dict[str, Tensor]:
+        """All columns by name."""
+        return dict(self.__dict__)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same rows on another device."""
+        return Batch(**{name: column.to(device) for name, column in self.__dict__.items()})
+
+
+def tree_map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """Apply a function to predictions: a tensor, or a tuple, list or dict of them."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, Mapping):
+        return {key: tree_map(function, value) for key, value in tree.items()}
+    if isinstance(tree, tuple | list):
+        return type(tree)(tree_map(function, value) for value in tree)
+    raise TypeError(f"predictions must be a tensor, or a tuple, list or dict of tensors, got {type(tree).__name__}")
+
+
+def leaves(tree: Any) -> list[Tensor]:
+    """The tensors that predictions are made of."""
+    found: list[Tensor] = []
+    tree_map(lambda leaf: (found.append(leaf), leaf)[1], tree)
+    return found
+
+
+def rows_of(predictions: Any, dim: int = 0) -> int:
+    """The number of rows of predictions."""
+    return int(leaves(predictions)[0].shape[dim])
+
+
+def as_batch(item: Any) -> Batch:
+    """A batch from what a DataLoader hands out: (inputs, targets), (inputs, targets, ids), a mapping or a Batch.
+
+    >>> as_batch((torch.zeros(2, 1), torch.ones(2))).targets
+    tensor([1., 1.])
+    """
+    if isinstance(item, Batch):
+        return item
+    if isinstance(item, Mapping):
+        return Batch(**item)
+    if isinstance(item, tuple | list) and len(item) in (2, 3):
+        return Batch(**dict(zip(("inputs", "targets", "ids"), item, strict=False)))
+    raise TypeError(
+        f"a batch must be (inputs, targets), (inputs, targets, ids) or a mapping with those names, got {_shape(item)}"
+    )
+
+
+class Data:
+    """A data set in memory: n labelled rows, then any number of rows without targets; row numbers are the ids.
+
+    Args:
+        labelled: (inputs, targets) or a mapping with these and any further columns, all with n rows.
+        unlabelled: inputs, or a mapping with every column but the targets.
+    """
+
+    def __init__(
+        self,
+        labelled: tuple[Tensor, Tensor] | list[Tensor] | Mapping[str, Tensor],
+        unlabelled: Tensor | Mapping[str, Tensor] | None = None,
+    ) -> None:
+        if not isinstance(labelled, Mapping):
+            if len(labelled) != 2:
+                raise ValueError(f"data must be (inputs, targets) or a mapping of columns, got {len(labelled)} parts")
+            labelled = {"inputs": labelled[0], "targets": labelled[1]}
+        self.labelled = _count("data", labelled, required=("inputs", "targets"))
+        if "ids" in labelled:
+            raise ValueError("data must not have a column 'ids': the row numbers are the ids")
+        self.targets = labelled["targets"]
+        self.columns = {name: column for name, column in labelled.items() if name != "targets"}
+        self.rows = self.labelled
+        if unlabelled is not None:
+            extra = unlabelled if isinstance(unlabelled, Mapping) else {"inputs": unlabelled}
+            if extra.keys() != self.columns.keys():
+                raise ValueError(f"unlabelled must have the columns {sorted(self.columns)}, got {sorted(extra)}")
+            self.rows += _count("unlabelled", extra)
+            for name, column in self.columns.items():
+                if column.shape[1:] != extra[name].shape[1:] or column.dtype != extra[name].dtype:
+                    raise ValueError(f"column {name!r}: labelled {_shape(column)}, unlabelled {_shape(extra[name])}")
+            self.columns = {name: torch.cat([column, extra[name]]) for name, column in self.columns.items()}
+
+    def to(self, device: torch.device) -> Data:
+        """Move all columns to a device."""
+        self.columns = {name: column.to(device) for name, column in self.columns.items()}
+        self.targets = self.targets.to(device)
+        return self
+
+    def take(self, ids: Tensor, *, targets: bool = True) -> Batch:
+        """The rows with these numbers, [batch] or any other shape; without targets where a row has none."""
+        ids = ids.to(self.targets.device)
+        columns = {name: column[ids] for name, column in self.columns.items()}
+        if targets:
+            columns["targets"] = self.targets[ids]
+        return Batch(**columns, ids=ids)
+
+
+def _count(what: str, columns: Mapping[str, Tensor], required: tuple[str, ...] = ("inputs",)) -> int:
+    for name in required:
+        if name not in columns:
+            raise ValueError(f"{what} has no column {name!r}; it has: {', '.join(sorted(columns))}")
+    for name, column in columns.items():
+        if not isinstance(column, Tensor) or column.ndim == 0:
+            raise TypeError(f"{what}: column {name!r} must be a tensor with one entry a row, got {_shape(column)}")
+        if column.is_floating_point() and not bool(torch.isfinite(column).all()):
+            row = int((~torch.isfinite(column.reshape(len(column), -1)).all(1)).nonzero()[0])
+            raise ValueError(f"{what}: column {name!r} has a value that is not finite, first in row {row}")
+    sizes = {name: len(column) for name, column in columns.items()}
+    if len(set(sizes.values())) != 1:
+        raise ValueError(f"{what}: all columns must have the same number of rows, got {sizes}")
+    rows = next(iter(sizes.values()))
+    if rows == 0:
+        raise ValueError(f"{what} is empty: at least one row is needed")
+    return rows
+
+
+def _shape(thing: Any) -> str:
+    if isinstance(thing, Tensor):
+        return f"{list(thing.shape)} {thing.dtype}"
+    return f"{type(thing).__name__} of {len(thing)}" if isinstance(thing, tuple | list) else type(thing).__name__

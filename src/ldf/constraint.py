@@ -1,0 +1,168 @@
+"""Constraints: a satisfiability degree σ with a name, and the violation degree ν that follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from .scopes import Groups, Pairs, Scope, check_rows
+
+Schedule = Callable[[int], float]
+"""A number that changes with k = 0, 1, …, the count of dual updates so far."""
+
+
+class LDFWarning(UserWarning):
+    """Something that runs but is probably not what was meant."""
+
+
+class ConstraintError(ValueError):
+    """A constraint whose value cannot be used: the message names it, what it gave and what would be right."""
+
+
+@dataclass(frozen=True, eq=False)
+class Constraint:
+    """One constraint, σ ≤ 0 or σ = 0; made by `inequality` and `equality`.
+
+    The violation degree is ν = max(0, σ) for an inequality and ν = |σ| for an equality. With a slack ε > 0 the
+    constraint is σ ≤ ε, or |σ| ≤ ε.
+    """
+
+    name: str
+    sigma: Callable[[Any, Any], Tensor] = field(repr=False)
+    kind: Literal["inequality", "equality"]
+    scope: Scope = None
+    degree: Literal["violation", "satisfiability"] = "violation"
+    multiplier: Literal["constraint", "column", "sample"] = "constraint"
+    slack: float | Schedule = 0.0
+    cap: float | None = None
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"a constraint's name must be a non-empty string, got {self.name!r}")
+        if not callable(self.sigma):
+            raise TypeError(f"constraint {self.name!r}: σ must be a function (predictions, batch) → [batch, k]")
+        _choice(self.name, "degree", self.degree, ("violation", "satisfiability"))
+        _choice(self.name, "multiplier", self.multiplier, ("constraint", "column", "sample"))
+        if self.scope is not None and not isinstance(self.scope, Pairs | Groups):
+            raise TypeError(f"constraint {self.name!r}: scope must be Pairs, Groups or None, got {self.scope!r}")
+        if isinstance(self.scope, Groups) and self.multiplier == "sample":
+            raise ValueError(
+                f"constraint {self.name!r}: a constraint on groups has no multiplier per sample; "
+                "take multiplier='column' for one per comparison"
+            )
+        self.slack_at(0)
+        for what, value in (("cap", self.cap), ("tolerance", self.tolerance)):
+            if value is not None and not value > 0:
+                raise ValueError(f"constraint {self.name!r}: {what} must be > 0, got {value}")
+
+    def slack_at(self, k: int) -> float:
+        """ε after k dual updates, in σ's units."""
+        slack = self.slack(k) if callable(self.slack) else self.slack
+        if not isinstance(slack, int | float) or not math.isfinite(slack) or slack < 0:
+            raise ValueError(f"constraint {self.name!r}: slack must be a number ≥ 0, got {slack!r} (update {k})")
+        return float(slack)
+
+    def evaluate(self, predictions: Any, batch: Any) -> Tensor:
+        """σ, [rows, k]: one row per sample or pair; for groups the statistic of each row."""
+        sigma = self.sigma(predictions, batch)
+        if not isinstance(sigma, Tensor) or sigma.ndim != 2 or not sigma.is_floating_point():
+            found = f"{list(sigma.shape)} {sigma.dtype}" if isinstance(sigma, Tensor) else type(sigma).__name__
+            raise ConstraintError(
+                f"constraint {self.name!r}: its function must return a floating tensor of shape [rows, k], got {found}"
+                + ("; keepdim=True or [:, None] gives a column" if isinstance(sigma, Tensor) else "")
+            )
+        rows = check_rows(predictions, self.scope)
+        if sigma.shape[0] != rows or sigma.shape[1] == 0:
+            raise ConstraintError(
+                f"constraint {self.name!r}: its function must return [{rows}, k], a row per "
+                f"{'pair' if isinstance(self.scope, Pairs) else 'sample'}, got {list(sigma.shape)}"
+            )
+        return sigma
+
+    def violation(self, sigma: Tensor, k: int = 0) -> Tensor:
+        """ν = max(0, σ − ε) or max(0, |σ| − ε), elementwise."""
+        size = sigma.abs() if self.kind == "equality" else sigma
+        return (size - self.slack_at(k)).clamp_min(0)
+
+
+def inequality(
+    name: str,
+    sigma: Callable[[Any, Any], Tensor],
+    *,
+    scope: Scope = None,
+    degree: Literal["violation", "satisfiability"] = "violation",
+    multiplier: Literal["constraint", "column", "sample"] = "constraint",
+    slack: float | Schedule = 0.0,
+    cap: float | None = None,
+    tolerance: float | None = None,
+) -> Constraint:
+    """The constraint σ(predictions, batch) ≤ slack, with violation degree ν = max(0, σ − slack).
+
+    Args:
+        name: under which multiplier, violation and advice are found.
+        sigma: (predictions, batch) → [rows, k], ≤ 0 where the constraint holds.
+        scope: None for each sample, `Pairs` or `Groups`.
+        degree: what the multiplier is multiplied with: the violation degree ν, or the plain satisfiability degree σ
+            (then λ ≥ 0 is kept by projection).
+        multiplier: one for the whole "constraint" (its ν is the mean over its columns, as in the paper's laws), one per
+            "column", or one per "sample" and column (for pairs: per pair).
+        slack: ε ≥ 0 in σ's units, a number or a function of the count of dual updates.
+        cap: an upper bound for |λ|.
+        tolerance: a mean ν up to this counts as satisfied; by default a thousandth of σ's own scale.
+
+    >>> capacity = inequality("capacity", lambda y, batch: y - batch.inputs)
+    >>> capacity.violation(torch.tensor([[-1.0, 2.0]]))
+    tensor([[0., 2.]])
+    """
+    return Constraint(name, sigma, "inequality", scope, degree, multiplier, slack, cap, tolerance)
+
+
+def equality(
+    name: str,
+    sigma: Callable[[Any, Any], Tensor],
+    *,
+    scope: Scope = None,
+    degree: Literal["violation", "satisfiability"] = "violation",
+    multiplier: Literal["constraint", "column", "sample"] = "constraint",
+    slack: float | Schedule = 0.0,
+    cap: float | None = None,
+    tolerance: float | None = None,
+) -> Constraint:
+    """The constraint |σ(predictions, batch)| ≤ slack, with violation degree ν = max(0, |σ| − slack).
+
+    The arguments are those of `inequality`; with degree="satisfiability" the multiplier is signed.
+
+    >>> equality("balance", lambda y, batch: y.sum(1, keepdim=True)).violation(torch.tensor([[-3.0]]))
+    tensor([[3.]])
+    """
+    return Constraint(name, sigma, "equality", scope, degree, multiplier, slack, cap, tolerance)
+
+
+def check_names(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
+    """The constraints as a tuple, each a Constraint under a name of its own."""
+    constraints = tuple(constraints)
+    seen: set[str] = set()
+    for constraint in constraints:
+        if not isinstance(constraint, Constraint):
+            raise TypeError(f"constraints are made by ldf.inequality and ldf.equality, got {type(constraint).__name__}")
+        if constraint.name in seen:
+            raise ValueError(f"two constraints are named {constraint.name!r}: each needs a name of its own")
+        seen.add(constraint.name)
+    return constraints
+
+
+def first_bad(sigma: Tensor) -> str:
+    """Where the first value that is not finite stands, in words."""
+    row, column = (~torch.isfinite(sigma)).nonzero()[0].tolist()
+    return f"{sigma[row, column].item()} in row {row}, column {column}"
+
+
+def _choice(name: str, what: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"constraint {name!r}: {what} must be one of {', '.join(allowed)}, got {value!r}")

@@ -1,0 +1,286 @@
+"""How multipliers move: the paper's dual ascent and what the field has found since, behind one small interface.
+
+A rule sees one constraint at a time, in units of its own: `violation` is ν (or σ) over its scale S, and the multiplier
+m is a multiple of the constraint's unit u, so that λ = m·u. With `normalise=False`, S = u = 1 and λ = m: the paper's
+literal mode. With `normalise=True`, S is how far σ moves with the predictions and u = ‖∂L/∂ŷ‖ / ‖∂σ/∂ŷ‖, both measured on
+the first batch (`Lagrangian.measure`): multiply a constraint or the loss by 1000, and nothing changes.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+
+class Moment(NamedTuple):
+    """Which dual update this is."""
+
+    k: int
+    """The number of updates before this one."""
+    horizon: int | None
+    """How many updates the whole run makes, where that is known."""
+    tolerance: float | Tensor
+    """A violation up to this counts as none, in the same unit as the violation."""
+
+
+class Dual(ABC):
+    """A dual rule: the multiplier's state at the start, and one update of it, in place.
+
+    Every tensor of the state has the multiplier's shape: [] for one a constraint, [k] a column, [N, k] a sample.
+    """
+
+    normalise: bool = False
+    reduce: Literal["mean", "sum"] = "mean"
+    needs_horizon: ClassVar[bool] = False
+    tracks: ClassVar[bool] = False
+    """Measure the unit u anew before every update, rather than once."""
+    smooths: ClassVar[bool] = False
+    """Round off ν near zero (Huber), with the mean violation as knee."""
+    adaptive: ClassVar[bool] = False
+    """Steps whose size does not follow the violation's."""
+
+    def start(self, like: Tensor) -> State:
+        """λ⁰ = 0."""
+        return {"multiplier": torch.zeros_like(like)}
+
+    @abstractmethod
+    def update(self, state: State, violation: Tensor, moment: Moment) -> None:
+        """Move state["multiplier"] by one update. The caller then projects to λ ≥ 0 and to the cap."""
+
+    def settled(self, k: int, horizon: int | None) -> bool:
+        """Whether the model after k updates has been trained under multipliers at work, and may be chosen."""
+        return True
+
+
+@dataclass(frozen=True)
+class Fixed(Dual):
+    """λ = value, in the constraint's own units, for ever: the paper's M_C with value 1."""
+
+    value: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.value, int | float) and math.isfinite(self.value) and self.value >= 0):
+            raise ValueError(f"Fixed: value must be a number ≥ 0, got {self.value!r}")
+
+    def start(self, like: Tensor) -> State:
+        """λ⁰ = value."""
+        return {"multiplier": torch.full_like(like, self.value)}
+
+    def update(self, state: State, violation: Tensor, moment: Moment) -> None:
+        """Nothing moves."""
+
+
+@dataclass(frozen=True)
+class Ascent(Dual):
+    """λ ← λ + s_k Σ_l ν(g(ŷ_l)): the paper's dual ascent, from the predictions made during the epoch.
+
+    On constraints of degree="satisfiability" this is the classical signed ascent λ ← [λ + s σ]₊.
+
+    Args:
+        step: s_k > 0, a number or a function of k; "auto" gives `Balanced`, which needs no tuning.
+        normalise: True works on ν over its scale, so that a step suits any units; False is the paper's literal mode.
+        reduce: "mean" or "sum" over the samples; by default the mean if normalised, and the paper's sum if not.
+
+    >>> Ascent(1e-2)
+    Ascent(step=0.01, normalise=True, reduce='mean')
+    >>> Ascent(1e-4, normalise=False)
+    Ascent(step=0.0001, normalise=False, reduce='sum')
+    >>> Ascent()
+    Balanced(strength=1.0)
+    """
+
+    step: float | Callable[[int], float] | Literal["auto"] = "auto"
+    normalise: bool = True
+    reduce: Literal["mean", "sum"] = None  # type: ignore[assignment]  # filled in __post_init__
+
+    def __new__(cls, step: Any = "auto", *args: Any, **options: Any) -> Ascent:
+        """With step="auto" a Balanced rule is made."""
+        if cls is Ascent and isinstance(step, str):
+            if step != "auto":
+                raise ValueError(f"Ascent: step must be a number > 0, a function of k or 'auto', got {step!r}")
+            if args or options:
+                raise ValueError("Ascent: step='auto' takes no further argument; Balanced(strength=…) has the one knob")
+            return Balanced()
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reduce", self.reduce or ("mean" if self.normalise else "sum"))
+        if self.reduce not in ("mean", "sum"):
+            raise ValueError(f"Ascent: reduce must be 'mean' or 'sum', got {self.reduce!r}")
+        if not callable(self.step):
+            step_at("Ascent", self.step, 0)
+
+    def update(self, state: State, violation: Tensor, moment: Moment) -> None:
+        """m ← m + s_k ν."""
+        state["multiplier"].add_(violation, alpha=step_at("Ascent", self.step, moment.k))
+
+
+@dataclass(frozen=True)
+class Balanced(Ascent):
+    """Gradient-balanced ascent, `Ascent(step="auto")`: no step to tune, no unit that matters.
+
+    λ = m·‖∂L/∂ŷ‖/‖∂σ/∂ŷ‖, measured anew every epoch, so that m = 1 lets a constraint pull as hard as the loss. m is 0 for
+    the first 30 % of the run, then rises by 1/(30 % of the updates) while ν is above its tolerance, to at most
+    `strength`, and falls by a tenth when it is not. The penalty is rounded off around zero, and its gradient at the
+    predictions is cut to `strength` times the loss's.
+
+    It lowers violations at little or no cost in loss; it does not drive them to zero. Where they must vanish, take
+    `Ascent(step)`, `NuPI` or `Augmented`, or repair the predictions.
+
+    Args:
+        strength: how hard all constraints together may pull, as a multiple of the loss.
+    """
+
+    step: Literal["auto"] = field(default="auto", init=False, repr=False)
+    normalise: bool = field(default=True, init=False, repr=False)
+    reduce: Literal["mean", "sum"] = field(default="mean", init=False, repr=False)
+    strength: float = 1.0
+
+    needs_horizon: ClassVar[bool] = True
+    tracks: ClassVar[bool] = True
+    smooths: ClassVar[bool] = True
+
+    warm_up: ClassVar[float] = 0.3
+    ramp: ClassVar[float] = 0.3
+    decay: ClassVar[float] = 0.9
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.strength, int | float) and math.isfinite(self.strength) and self.strength > 0):
+            raise ValueError(f"Balanced: strength must be a number > 0, got {self.strength!r}")
+
+    def update(self, state: State, violation: Tensor, moment: Moment) -> None:
+        """m ← min(m + 1/(0.3·K), strength) where ν > tolerance, else 0.9·m; nothing during the warm-up."""
+        assert moment.horizon is not None
+        if moment.k + 1 < self.warm_up * moment.horizon:
+            return
+        m = state["multiplier"]
+        size = violation.abs()
+        rise = self.strength / max(1.0, self.ramp * moment.horizon)
+        # The sign matters only for an equality on plain σ, whose multiplier is signed.
+        risen = (m + rise * violation.sign()).clamp(-self.strength, self.strength)
+        m.copy_(torch.where(size > moment.tolerance, risen, m * self.decay))
+
+    def settled(self, k: int, horizon: int | None) -> bool:
+        """After warm-up and ramp, or at the very end of a run too short to have them."""
+        return horizon is None or k >= min((self.warm_up + self.ramp) * horizon, horizon)
+
+
+@dataclass(frozen=True)
+class NuPI(Dual):
+    """λ ← [λ + s ν + κ (ξ − ξ₋)]₊ with ξ ← β ξ₋ + (1 − β) ν: ascent with a proportional term that damps oscillation.
+
+    After Sohrabi et al., "On PI controllers for updating Lagrange multipliers in constrained optimization" (2024).
+
+    Args:
+        step: s > 0, the integral gain.
+        proportional: κ ≥ 0; ten times the step by default.
+        smoothing: β in [0, 1), of the moving average.
+        normalise: work on ν over its scale.
+    """
+
+    step: float = 1e-2
+    proportional: float | None = None
+    smoothing: float = 0.0
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        step_at("NuPI", self.step, 0)
+        if self.proportional is not None and not self.proportional >= 0:
+            raise ValueError(f"NuPI: proportional must be ≥ 0, got {self.proportional}")
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"NuPI: smoothing must be in [0, 1), got {self.smoothing}")
+
+    def start(self, like: Tensor) -> State:
+        """λ⁰ = 0, ξ₋ = 0."""
+        return {"multiplier": torch.zeros_like(like), "average": torch.zeros_like(like)}
+
+    def update(self, state: State, violation: Tensor, moment: Moment) -> None:
+        """One step of the controller."""
+        gain = 10 * self.step if self.proportional is None else self.proportional
+        average = self.smoothing * state["average"] + (1 - self.smoothing) * violation
+        state["multiplier"].add_(self.step * violation + gain * (average - state["average"]))
+        state["average"].copy_(average)
+
+
+@dataclass(frozen=True)
+class Augmented(Dual):
+    """L + Σ λν + ½ρν², λ ← λ + ρν: the augmented Lagrangian (Hestenes), with a ρ that grows while ν does not fall.
+
+    It drives violations lowest, at the highest cost in loss. On plain σ of an inequality the term is
+    (max(0, λ + ρσ)² − λ²)/2ρ.
+
+    Args:
+        penalty: ρ at the start.
+        growth: by which ρ is multiplied when ν has not fallen by a quarter since the last update.
+        limit: ρ at most.
+        normalise: work on ν over its scale.
+    """
+
+    penalty: float = 1.0
+    growth: float = 1.2
+    limit: float = 100.0
+    normalise: bool = True
+
+    def __post_init__(self) -> None:
+        step_at("Augmented: penalty", self.penalty, 0)
+        if not self.growth >= 1 or not self.limit >= self.penalty:
+            raise ValueError(f"Augmented: growth ≥ 1 and limit ≥ penalty, got {self.growth} and {self.limit}")
+
+    def start(self, like: Tensor) -> State:
+        """λ⁰ = 0, ρ⁰ = penalty."""
+        return {
+            "multiplier": torch.zeros_like(like),
+            "penalty": torch.full_like(like, self.penalty),
+            "previous": torch.full_like(like, math.inf),
+        }
+
+    def update(self, state: State, violation: Tensor, moment: Moment) -> None:
+        """λ ← λ + ρν, then ρ."""
+        state["multiplier"].add_(state["penalty"] * violation)
+        size = violation.abs()
+        stuck = (size > 0.75 * state["previous"]) & (size > moment.tolerance)
+        state["penalty"].mul_(torch.where(stuck, self.growth, 1.0)).clamp_(max=self.limit)
+        state["previous"].copy_(size)
+
+
+@dataclass(frozen=True)
+class Adam(Dual):
+    """Adam on the multipliers, as other libraries drive them: here for comparison, and the doctor warns of it.
+
+    Its steps have the size of `step` however small the violation, so that on ν ≥ 0 the multipliers never come to rest.
+    """
+
+    step: float = 1e-2
+    normalise: bool = True
+    adaptive: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        step_at("Adam", self.step, 0)
+
+    def start(self, like: Tensor) -> State:
+        """λ⁰ = 0 and both moments 0."""
+        return {name: torch.zeros_like(like) for name in ("multiplier", "first", "second")}
+
+    def update(self, state: State, violation: Tensor, moment: Moment) -> None:
+        """λ ← λ + s m̂/√v̂ with the usual constants .9 and .999."""
+        state["first"].lerp_(violation, 0.1)
+        state["second"].lerp_(violation.square(), 0.001)
+        first = state["first"] / (1 - 0.9 ** (moment.k + 1))
+        second = state["second"] / (1 - 0.999 ** (moment.k + 1))
+        state["multiplier"].add_(self.step * first / (second.sqrt() + 1e-8))
+
+
+def step_at(what: str, step: Any, k: int) -> float:
+    """The step of update k: a number > 0, from a number or a schedule."""
+    value = step(k) if callable(step) else step
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{what}: step must be a finite number > 0, got {value!r}" + (f" at k = {k}" if k else ""))
+    return float(value)
