@@ -119,7 +119,7 @@ class Ascent(Dual):
             step_at("Ascent", self.step, 0)
 
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
-        """m ← m + s_k ν."""
+        """M ← m + s_k ν."""
         state["multiplier"].add_(violation, alpha=step_at("Ascent", self.step, moment.k))
 
 
@@ -157,7 +157,7 @@ class Balanced(Ascent):
             raise ValueError(f"Balanced: strength must be a number > 0, got {self.strength!r}")
 
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
-        """m ← min(m + 1/(0.3·K), strength) where ν > tolerance, else 0.9·m; nothing during the warm-up."""
+        """M ← min(m + 1/(0.3·K), strength) where ν > tolerance, else 0.9·m; nothing during the warm-up."""
         assert moment.horizon is not None
         if moment.k + 1 < self.warm_up * moment.horizon:
             return

@@ -189,7 +189,7 @@ class PairBatches:
     """Hands out all pairs once an epoch, in random order, as many batches as asked for: for loops of your own.
 
     >>> [batch.tolist() for batch in PairBatches(Pairs(torch.tensor([[0, 1], [1, 2], [0, 2]])), batches=2)]
-    [[2, 1], [0]]
+    [[2, 0], [1]]
     """
 
     def __init__(self, pairs: Pairs, batches: int, *, seed: int = 0) -> None:

@@ -1,0 +1,101 @@
+"""Checkpoints: one safetensors file, its header holding the rest as JSON, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .text import write_whole
+
+FORMAT = "ldf-checkpoint-1"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is damaged, of another program or of another problem."""
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write tensors and facts (plain JSON values) to one file."""
+    from safetensors.torch import save as to_bytes
+
+    # A copy of each: two names may share memory, which the format forbids.
+    plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    write_whole(path, to_bytes(plain, metadata={"format": FORMAT, "facts": json.dumps(facts)}))
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save` wrote; nothing in the file is executed."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise CheckpointError(f"{path} is a safetensors file, but not a checkpoint of ldf ({FORMAT})")
+            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata["facts"])  # noqa: SIM118
+    except (SafetensorError, json.JSONDecodeError, KeyError, EOFError) as error:
+        raise CheckpointError(f"{path} is damaged or not a checkpoint ({error}); remove it to start anew") from error
+
+
+def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimiser's state as tensors and facts."""
+    state = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, dict[str, Any]] = {}
+    for index, entries in state["state"].items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{name}"] = value
+            elif value is None or isinstance(value, bool | int | float | str):
+                numbers.setdefault(str(index), {})[name] = value
+            else:
+                raise CheckpointError(
+                    f"{type(optimizer).__name__} keeps a {type(value).__name__} as {name!r}, which a checkpoint cannot "
+                    "hold; train without checkpoint=, or with another optimiser"
+                )
+    groups = [
+        {key: value.tolist() if isinstance(value, Tensor) else value for key, value in group.items()}
+        for group in state["param_groups"]
+    ]
+    return tensors, {"state": numbers, "param_groups": groups}
+
+
+def unpack_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Give an optimiser the state that `pack_optimizer` made."""
+    state: dict[int, dict[str, Any]] = {int(index): dict(entries) for index, entries in facts["state"].items()}
+    for key, value in tensors.items():
+        if key.startswith("optimizer."):
+            _, index, name = key.split(".", 2)
+            state.setdefault(int(index), {})[name] = value
+    groups = [
+        {
+            **group,
+            **{key: tuple(value) for key, value in group.items() if isinstance(value, list) and key != "params"},
+        }
+        for group in facts["param_groups"]
+    ]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def random_state() -> tuple[dict[str, Tensor], list[Any]]:
+    """The state of torch's and Python's random numbers."""
+    tensors = {"random.torch": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        tensors |= {f"random.cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    version, internal, gauss = random.getstate()
+    return tensors, [version, list(internal), gauss]
+
+
+def restore_random(tensors: Mapping[str, Tensor], python: list[Any]) -> None:
+    """Go on with the random numbers of `random_state`."""
+    torch.set_rng_state(tensors["random.torch"])
+    cuda = [tensors[name] for name in sorted(tensors) if name.startswith("random.cuda.")]
+    if cuda and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(cuda)
+    random.setstate((python[0], tuple(python[1]), python[2]))

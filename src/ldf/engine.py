@@ -1,0 +1,155 @@
+"""What is trained: the weights and the Lagrangian of one model, or of many stacked ones, behind one face."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from .batch import Data, leaves, tree_map
+from .lagrangian import Lagrangian
+from .task import LoaderTask, Parts, Settings, Task
+
+PREDICT_ROWS = 4096
+"""Rows predicted at once outside of training."""
+
+
+class Engine(Protocol):
+    """Weights and Lagrangians of one or many models."""
+
+    lagrangians: list[Lagrangian]
+
+    def objective(self, step: Any) -> Tensor:
+        """L + Σ λν of a step, ready for backward; a sum over the models."""
+
+    def measure(self, step: Any) -> None:
+        """Let every Lagrangian that needs it measure its units on this step."""
+
+    def predict(self, data: Data, ids: Sequence[Tensor]) -> list[Any]:
+        """Every model's predictions for rows of its own."""
+
+    def weights(self, run: int) -> dict[str, Tensor]:
+        """One model's weights and buffers, as they are now."""
+
+    def state(self) -> dict[str, Tensor]:
+        """All weights, buffers and multipliers, for a checkpoint."""
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take up what `state` gave."""
+
+    def finish(self, run: int, weights: Mapping[str, Tensor] | None) -> nn.Module:
+        """The trained model, with these weights or the last ones."""
+
+
+class Single:
+    """One model, as it is."""
+
+    def __init__(
+        self, settings: Settings, model: nn.Module, lagrangian: Lagrangian, task: Task | LoaderTask, compile: bool
+    ) -> None:
+        self.settings, self.model, self.lagrangians, self.task = settings, model, [lagrangian], task
+        model.train()
+        self._objective: Callable[[Any], Tensor] = self._step
+        if compile:
+            # Batches by attribute and tensors by name: dynamo follows both; the step is traced once it was measured.
+            self._objective = torch.compile(self._step)
+
+    def _step(self, step: Any) -> Tensor:
+        predictions = self.settings.forward(self.model, self.task.inputs(step))
+        total: Tensor = self.lagrangians[0](*self.task.parts(predictions, step))
+        return total
+
+    def objective(self, step: Any) -> Tensor:
+        """L + Σ λν."""
+        return self._objective(step)
+
+    def measure(self, step: Any) -> None:
+        """On the predictions of the model in eval mode, so that nothing random is used up."""
+        if self.lagrangians[0].ready and self.lagrangians[0].measured:
+            return
+        with evaluating(self.model), torch.no_grad():
+            predictions = self.settings.forward(self.model, self.task.inputs(step))
+        measure(self.lagrangians[0], self.task.parts(free(predictions), step))
+
+    def predict(self, data: Data, ids: Sequence[Tensor]) -> list[Any]:
+        """In eval mode, some thousand rows at a time."""
+        with evaluating(self.model), torch.no_grad():
+            parts = [self.settings.forward(self.model, data.take(some, targets=False)) for some in chunks(ids[0])]
+        return [join(parts)]
+
+    def weights(self, run: int) -> dict[str, Tensor]:
+        """The state dict."""
+        return self.model.state_dict()
+
+    def state(self) -> dict[str, Tensor]:
+        """Model and Lagrangian."""
+        return pack({"model": self.model.state_dict(), "lagrangian": self.lagrangians[0].state_dict()})
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Model and Lagrangian."""
+        device = next(self.model.parameters()).device
+        self.model.load_state_dict(unpack(state, "model"))
+        self.lagrangians[0].load_state_dict(
+            {name: value.to(device) for name, value in unpack(state, "lagrangian").items()}
+        )
+
+    def finish(self, run: int, weights: Mapping[str, Tensor] | None) -> nn.Module:
+        """The same model."""
+        if weights is not None:
+            self.model.load_state_dict(weights)
+        return self.model
+
+
+def measure(lagrangian: Lagrangian, parts: Parts) -> None:
+    """Measure one Lagrangian's units at free-standing predictions."""
+    loss, predictions, batch, sides = parts
+    if not isinstance(loss, Tensor) or loss.ndim != 0:
+        shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise ValueError(f"loss must return a scalar tensor, the mean over the batch; got {shape}")
+    if not math.isfinite(loss.item()):
+        raise ValueError(f"the task loss is {loss.item()} on the first batch: look at the data and the model's output")
+    lagrangian.prepare(loss, predictions, batch, sides)
+
+
+def free(predictions: Any) -> Any:
+    """The same values as the start of a graph of their own."""
+    return tree_map(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()), predictions)
+
+
+def chunks(ids: Tensor) -> Sequence[Tensor]:
+    """Row numbers, some thousand at a time, along the last dimension."""
+    return ids.split(PREDICT_ROWS, dim=-1)
+
+
+def join(parts: Sequence[Any], dim: int = 0) -> Any:
+    """Predictions of several chunks as one."""
+    if len(parts) == 1:
+        return parts[0]
+    flat = iter([torch.cat(group, dim) for group in zip(*(leaves(part) for part in parts), strict=True)])
+    return tree_map(lambda _: next(flat), parts[0])
+
+
+def pack(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """State dicts under names of their own, as one."""
+    return {f"{prefix}.{name}": value for prefix, part in parts.items() for name, value in part.items()}
+
+
+def unpack(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The state dict that was packed under this name."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """A model in eval mode for a while."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)

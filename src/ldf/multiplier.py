@@ -1,0 +1,79 @@
+"""λ of one constraint, as a dual rule moves it."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from .constraint import Constraint
+from .dual import Dual, Moment
+
+TOLERANCE = 1e-3
+"""A mean violation below this share of σ's scale S counts as none."""
+
+
+class Multiplier(nn.Module):
+    """λ of one constraint under one dual rule: [] per constraint, [k] per column, [N, k] per sample.
+
+    λ = multiplier · unit, the rule's own number times the unit that was measured (1 in literal mode).
+    """
+
+    multiplier: Tensor
+    unit: Tensor
+    gradient: Tensor
+    scale: Tensor
+
+    def __init__(self, constraint: Constraint, rule: Dual, columns: int, rows: int | None, like: Tensor) -> None:
+        super().__init__()
+        self.constraint, self.rule, self.columns = constraint, rule, columns
+        shape = {"constraint": (), "column": (columns,), "sample": (rows, columns)}[constraint.multiplier]
+        self.state_names: list[str] = []
+        for name, value in rule.start(like.new_zeros(shape)).items():
+            self.register_buffer(name, value)
+            self.state_names.append(name)
+        self.register_buffer("unit", like.new_tensor(0.0 if rule.normalise else 1.0))
+        self.register_buffer("gradient", like.new_zeros(()))  # ‖∂ mean(±σ)/∂ŷ‖₂, a moving average where it is tracked
+        self.register_buffer("scale", like.new_zeros(()))  # S = ‖∂ mean(±σ)/∂ŷ‖₁ at the start; 0 while unknown
+
+    @property
+    def value(self) -> Tensor:
+        """λ, in units of loss per σ."""
+        return self.multiplier * self.unit
+
+    @property
+    def signed(self) -> bool:
+        """Whether λ may be negative: only an equality's, on plain σ."""
+        return self.constraint.kind == "equality" and self.constraint.degree == "satisfiability"
+
+    @property
+    def tolerance(self) -> float:
+        """A mean ν up to this counts as none, in σ's units."""
+        if self.constraint.tolerance is not None:
+            return self.constraint.tolerance
+        return TOLERANCE * (float(self.scale) or 1.0)
+
+    def learn(self, loss_gradient: Tensor, gradient: Tensor, scale: Tensor) -> None:
+        """Take in a measurement: S once, u = ‖∂L/∂ŷ‖/‖∂σ/∂ŷ‖ once or, where the rule tracks it, as a moving average."""
+        first = float(self.scale) == 0.0
+        if not float(gradient) > 0 or not (first or self.rule.tracks):
+            return
+        if first:
+            self.scale.copy_(scale)
+        self.gradient.copy_(gradient if first else 0.5 * self.gradient + 0.5 * gradient)
+        if self.rule.normalise:
+            self.unit.copy_(loss_gradient / self.gradient)
+
+    def ascend(self, sums: Tensor, counts: Tensor, k: int, horizon: int | None) -> None:
+        """One update from Σ_l of the degree and the number of rows, both of λ's shape, then the projection."""
+        violation = sums / counts.clamp_min(1) if self.rule.reduce == "mean" else sums
+        divisor = 1.0
+        if self.rule.normalise:
+            divisor = float(self.scale)
+            if divisor == 0.0:  # σ has not moved with the predictions yet: no unit to ascend in
+                return
+        state = {name: getattr(self, name) for name in self.state_names}
+        self.rule.update(state, violation / divisor, Moment(k, horizon, self.tolerance / divisor))
+        if not self.signed:
+            self.multiplier.clamp_(min=0)
+        if self.constraint.cap is not None and float(self.unit) > 0:
+            bound = self.constraint.cap / float(self.unit)
+            self.multiplier.clamp_(min=-bound, max=bound)

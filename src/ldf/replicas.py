@@ -1,0 +1,275 @@
+"""`fit_many`: seeds × dual rules × folds of one architecture, trained as one stacked model."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from .batch import Batch, Data, leaves, tree_map
+from .constraint import Constraint, check_names
+from .dual import Ascent, Dual
+from .engine import PREDICT_ROWS, free, join, measure, pack, unpack
+from .lagrangian import Lagrangian
+from .resume import shapes
+from .scopes import epoch_generator
+from .task import Forward, Labelled, Loss, MakeSchedule, Settings, Step, Task
+from .training import Fit, MakeOptimizer, call_on_inputs, own_random_numbers, train
+
+Rules = Dual | Mapping[str, Dual] | None
+
+
+def fit_many(
+    factory: Callable[[], nn.Module],
+    data: Labelled,
+    *,
+    loss: Loss,
+    constraints: Iterable[Constraint] = (),
+    dual: Rules = Ascent(),  # noqa: B008  # frozen
+    duals: Sequence[Rules] | None = None,
+    seeds: Iterable[int] = (0,),
+    folds: int | None = None,
+    epochs: int = 80,
+    batch_size: int = 64,
+    lr: float = 1e-3,
+    optimizer: MakeOptimizer | None = None,
+    schedule: Literal["cosine"] | MakeSchedule | None = None,
+    validation: float | Labelled | None = None,
+    keep: Literal["best", "last"] = "best",
+    unlabelled: Tensor | Mapping[str, Tensor] | None = None,
+    stratify: Tensor | None = None,
+    update_every: int | None = None,
+    forward: Forward | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_seconds: float = 30.0,
+    progress: bool | None = None,
+) -> list[Fit]:
+    """Train one model for every seed, dual rule and fold, all at once; the results are those of `fit`, one by one.
+
+    The weights of all models are stacked, so that a step is one batched product instead of many small ones. The optimiser
+    must work number by number (SGD, Adam, AdamW, RMSprop and their like do; norms over all weights do not).
+
+    Args:
+        factory: makes a model; called once per run, under the run's seed.
+        data: (inputs, targets) or a mapping of columns, in memory.
+        duals: several rules to try; `dual` where there is only one.
+        seeds: of weights and batches.
+        folds: K-fold cross-validation: every seed and rule is trained K times, each time without one K-th of the rows, on
+            which it is validated (rows left over by the division are always trained on).
+        loss, constraints, epochs, batch_size, lr, optimizer, schedule, validation, keep, unlabelled, stratify,
+            update_every, forward, checkpoint, checkpoint_seconds, progress: as for `fit`. Where runs have batches of different
+            sizes (pairs of different folds, say), all are cut to the shortest.
+
+    Returns:
+        One `Fit` per run, seeds outermost and folds innermost; `.label` says which, `.held_out` its fold's rows.
+
+    >>> import ldf
+    >>> inputs = torch.rand(256, 3, generator=torch.Generator().manual_seed(0))
+    >>> balance = ldf.equality("balance", lambda y, batch: y.sum(1, keepdim=True) - 1)
+    >>> runs = fit_many(lambda: nn.Linear(3, 3), (inputs, inputs), loss=nn.functional.mse_loss, constraints=[balance],
+    ...                 duals=[None, ldf.Ascent(0.1)], seeds=range(2), epochs=3)
+    >>> [(run.label["seed"], run.label["dual"]) for run in runs][:2]
+    [(0, None), (0, Ascent(step=0.1, normalise=True, reduce='mean'))]
+    """
+    constraints = check_names(constraints)
+    settings = Settings(
+        loss,
+        constraints,
+        epochs,
+        batch_size,
+        schedule,
+        keep,
+        None,
+        update_every,
+        forward or call_on_inputs,
+        checkpoint_seconds,
+    )
+    rules = list(duals) if duals is not None else [dual]
+    plan = list(itertools.product(seeds, rules, range(folds) if folds is not None else [None]))
+    if not plan:
+        raise ValueError("nothing to train: seeds and duals must not be empty")
+    chosen = [seed for seed, _, _ in plan]
+    source = Data(data, unlabelled)
+    held_out = None
+    if folds is not None:
+        if validation is not None:
+            raise ValueError("folds hold rows out by themselves: leave validation out")
+        if not 2 <= folds <= source.labelled:
+            raise ValueError(f"folds must be between 2 and the {source.labelled} rows, got {folds}")
+        held_out = [fold_rows(source.labelled, folds, fold, seed) for seed, _, fold in plan if fold is not None]
+    models = []
+    for seed in chosen:
+        with own_random_numbers(seed, torch.device("cpu")):
+            models.append(factory())
+    first = next(models[0].parameters(), None)
+    if first is None:
+        raise ValueError("the model has no parameter to train")
+    task = Task(settings, source.to(first.device), validation, stratify, chosen, held_out)
+    lagrangians = [
+        Lagrangian(constraints, rule, rows=task.rows, updates=epochs * task.updates_per_epoch) for _, rule, _ in plan
+    ]
+    engine = Stacked(settings, models, lagrangians, task)
+    make = optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=lr))
+    facts = {
+        "model": shapes(models[0]),
+        "lr": lr,
+        "runs": [[seed, repr(rule), fold] for seed, rule, fold in plan],
+    }
+    with own_random_numbers(chosen[0], first.device):
+        fits = train(engine, task, make(engine.parameters()), chosen, checkpoint, progress, facts)
+    for one, (seed, rule, fold) in zip(fits, plan, strict=True):
+        one.label = {"seed": seed, "dual": rule, "fold": fold}
+    return fits
+
+
+def fold_rows(rows: int, folds: int, fold: int, seed: int) -> Tensor:
+    """The rows of one fold: folds of equal size, so that runs can be stacked; fewer than K rows are left over.
+
+    >>> [len(fold_rows(11, 3, fold, seed=0)) for fold in range(3)]
+    [3, 3, 3]
+    """
+    size = rows // folds
+    order = torch.randperm(rows, generator=epoch_generator(seed, 0, stream=98))
+    return order[fold * size : (fold + 1) * size].sort().values
+
+
+class _Caller(nn.Module):
+    """Calls a model the way the user asked for, so that its weights can be swapped for stacked ones."""
+
+    def __init__(self, model: nn.Module, forward: Forward) -> None:
+        super().__init__()
+        self.model, self.call = model, forward
+
+    def forward(self, batch: Batch) -> Any:
+        return self.call(self.model, batch)
+
+
+class Stacked:
+    """R models and R Lagrangians with their tensors stacked, [R, …], and stepped by one vmapped call.
+
+    The Lagrangians' buffers are views into the stacked ones: what a step adds to the stacked sums, each finds in its own,
+    and what `ascend` does to its own, the next step uses.
+    """
+
+    def __init__(
+        self, settings: Settings, models: Sequence[nn.Module], lagrangians: Sequence[Lagrangian], task: Task
+    ) -> None:
+        self.settings, self.models, self.lagrangians, self.task = settings, list(models), list(lagrangians), task
+        for model in models:
+            model.train()
+        callers = [_Caller(model, settings.forward) for model in models]
+        self.params, self.buffers = stack_module_state(callers)  # type: ignore[arg-type]
+        self.caller = copy.deepcopy(callers[0])
+        self.shared: dict[str, Tensor] = {}
+        self.template: Lagrangian | None = None
+
+    def parameters(self) -> list[Tensor]:
+        """The stacked weights."""
+        return [parameter for parameter in self.params.values() if parameter.requires_grad]
+
+    def objective(self, step: Step) -> Tensor:
+        """The sum over all models of L + Σ λν."""
+        totals = vmap(self._one, randomness="different")(self.params, self.buffers, self.shared, step)
+        return totals.sum()
+
+    def _one(
+        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], shared: Mapping[str, Tensor], step: Step
+    ) -> Tensor:
+        predictions = functional_call(self.caller, {**params, **buffers}, (self.task.inputs(step),))
+        assert self.template is not None
+        total: Tensor = functional_call(self.template, dict(shared), self.task.parts(predictions, step))
+        return total
+
+    def _predictions(self, data: Data, ids: Tensor) -> Any:
+        """[R, rows, …] for row numbers [R, rows], in eval mode."""
+
+        def one(params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], rows: Tensor) -> Any:
+            return functional_call(self.caller, {**params, **buffers}, (data.take(rows, targets=False),))
+
+        self.caller.eval()
+        try:
+            with torch.no_grad():
+                return vmap(one)(self.params, self.buffers, ids)
+        finally:
+            self.caller.train()
+
+    def measure(self, step: Step) -> None:
+        """Each Lagrangian on its own predictions; the first time, their buffers are then stacked."""
+        if all(lagrangian.ready and lagrangian.measured for lagrangian in self.lagrangians) and self.template:
+            return
+        rows = torch.stack([self.task.inputs(_slice(step, run)).ids for run in range(len(self.lagrangians))])
+        predictions = self._predictions(self.task.data, rows)
+        for run, lagrangian in enumerate(self.lagrangians):
+            if not (lagrangian.ready and lagrangian.measured):
+                own = free(tree_map(lambda leaf, r=run: leaf[r], predictions))
+                measure(lagrangian, self.task.parts(own, _slice(step, run)))
+        if self.template is None:
+            self._stack()
+
+    def _stack(self) -> None:
+        named = [dict(_step_buffers(lagrangian)) for lagrangian in self.lagrangians]
+        self.shared = {name: torch.stack([buffers[name] for buffers in named]) for name in named[0]}
+        for run, lagrangian in enumerate(self.lagrangians):
+            for name in self.shared:
+                owner, _, leaf = name.rpartition(".")
+                lagrangian.get_submodule(owner)._buffers[leaf] = self.shared[name][run]
+        self.template = copy.deepcopy(self.lagrangians[0])
+        self.template.checks = False
+        self.template.measured = True
+        # Where rules differ, the stacked step does all that any of them needs; their numbers make it void elsewhere.
+        self.template.cuts = any(lagrangian.cuts for lagrangian in self.lagrangians)
+        for index, block in enumerate(self.template.stacks()):
+            for flag in ("curved", "smoothed"):
+                setattr(block, flag, any(getattr(one.stacks()[index], flag) for one in self.lagrangians))
+
+    def predict(self, data: Data, ids: Sequence[Tensor]) -> list[Any]:
+        """Every model's predictions for rows of its own, some thousand at a time."""
+        rows = torch.stack(list(ids)).split(PREDICT_ROWS, dim=1)
+        together = join([self._predictions(data, some) for some in rows], dim=1)
+        return [tree_map(lambda leaf, r=run: leaf[r], together) for run in range(len(self.models))]
+
+    def weights(self, run: int) -> dict[str, Tensor]:
+        """One model's slice of the stacked weights and buffers."""
+        return {
+            name.removeprefix("model."): value[run].detach()
+            for name, value in {**self.params, **self.buffers}.items()
+            if name.removeprefix("model.") in self.models[run].state_dict()
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """The stacked weights and buffers, and every Lagrangian."""
+        parts: dict[str, Mapping[str, Tensor]] = {"params": self.params, "buffers": self.buffers}
+        parts |= {f"lagrangian.{run}": one.state_dict() for run, one in enumerate(self.lagrangians)}
+        return pack(parts)
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Weights in place, for the optimiser knows them; the Lagrangians anew, then stacked."""
+        with torch.no_grad():
+            for prefix, held in (("params", self.params), ("buffers", self.buffers)):
+                for name, value in unpack(state, prefix).items():
+                    held[name].copy_(value)
+        device = leaves(list(self.params.values()))[0].device
+        for run, lagrangian in enumerate(self.lagrangians):
+            own = unpack(state, f"lagrangian.{run}")
+            lagrangian.load_state_dict({name: value.to(device) for name, value in own.items()})
+        self._stack()
+
+    def finish(self, run: int, weights: Mapping[str, Tensor] | None) -> nn.Module:
+        """A model of its own, with these weights or the last."""
+        self.models[run].load_state_dict(weights if weights is not None else self.weights(run))
+        return self.models[run]
+
+
+def _slice(step: Step, run: int) -> Step:
+    return {name: rows[run] for name, rows in step.items()}
+
+
+def _step_buffers(lagrangian: Lagrangian) -> Iterable[tuple[str, Tensor]]:
+    """The buffers that a step reads or writes; the rules' own state stays with each Lagrangian."""
+    return ((n, b) for n, b in lagrangian.named_buffers() if not n.startswith("multiplier_list."))

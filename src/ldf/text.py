@@ -1,0 +1,84 @@
+"""What people read and what programs read back: tables of text, and files written whole or not at all."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns of text, numbers to the right.
+
+    >>> print(table(["name", "ν"], [["balance", 0.25], ["capacity", 0.0]]))
+    name         ν
+    balance   0.25
+    capacity     0
+    """
+    cells = [[number(cell) if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
+    right = [all(isinstance(row[i], int | float) for row in rows) for i in range(len(headers))]
+    widths = [max(len(line[i]) for line in [list(headers), *cells]) for i in range(len(headers))]
+    lines = [
+        "  ".join(cell.rjust(width) if flush else cell.ljust(width) for cell, width, flush in zip(*parts, strict=True))
+        for parts in ((line, widths, right) for line in [list(headers), *cells])
+    ]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def number(value: float) -> str:
+    """A number in four digits at most.
+
+    >>> number(0.000123456), number(12.0), number(float("nan"))
+    ('0.0001235', '12', 'nan')
+    """
+    return f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file whole or not at all: into a temporary file beside it, to the disk, then renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+class Progress:
+    """One line on standard error that says how far long work is, how fast it goes and how long it will take.
+
+    Args:
+        total: units of work, of which `done` were there before.
+        show: None shows the line on a terminal only; True prints it now and then elsewhere too.
+    """
+
+    def __init__(self, total: int, unit: str, show: bool | None = None, done: int = 0) -> None:
+        self.total, self.unit, self.begun, self.start = total, unit, done, time.monotonic()
+        self.terminal = sys.stderr.isatty()
+        self.show = self.terminal if show is None else show
+        self.last = 0.0
+
+    def update(self, done: int, note: str = "") -> None:
+        """Say that `done` units are finished."""
+        now = time.monotonic()
+        pause = 0.1 if self.terminal else 5.0
+        if not self.show or (now - self.last < pause and done < self.total):
+            return
+        self.last = now
+        rate = (done - self.begun) / max(now - self.start, 1e-9)
+        left = (self.total - done) / rate if rate > 0 else math.inf
+        remaining = f"{left:.0f} s left" if done < self.total else f"{now - self.start:.1f} s"
+        line = f"{self.unit} {done}/{self.total}  {note}  {rate:.3g} {self.unit}s/s, {remaining}"
+        sys.stderr.write(f"\r{line[:118]:<118}" if self.terminal else f"{line}\n")
+        if self.terminal and done >= self.total:
+            sys.stderr.write("\n")
+        sys.stderr.flush()
