@@ -83,9 +83,15 @@ class Block(nn.Module):
         """σ − ε for inequalities, σ drawn towards zero by ε for equalities."""
         return sigma - torch.clamp(sigma, self.low, self.high) if self.slackened else sigma
 
-    def forward(self, sigma: Tensor, ids: Tensor | None) -> Tensor:
-        """Σ_i λ_i mean_l ν_i(l), and the sums over the epoch. sigma: [rows, K]; ids: the rows' numbers, if per row."""
-        rows = sigma.shape[0]
+    def forward(self, sigma: Tensor, ids: Tensor | None, present: Tensor | None = None) -> Tensor:
+        """Σ_i λ_i mean_l ν_i(l), and the sums over the epoch.
+
+        Args:
+            sigma: [rows, K].
+            ids: [rows] the rows' numbers, if there is a multiplier for each.
+            present: [rows] bool, where rows that fill up a batch count for nothing.
+        """
+        rows: int | Tensor = sigma.shape[0]
         weight, curvature = self.weight, self.curvature
         offset = self.offset if self.curved else None
         if self.per_row:
@@ -98,9 +104,12 @@ class Block(nn.Module):
                 offset, curvature = self.offset[ids], curvature[ids]
         sigma = self.relaxed(sigma)
         degree = self.degree(sigma, offset)
+        if present is not None:
+            sigma, degree = sigma * present[:, None], degree * present[:, None]
+            rows = present.sum().clamp_min(1)
         totals = degree.sum(0)
         if self.training:
-            self.accumulate(sigma.detach(), degree.detach(), totals.detach(), ids)
+            self.accumulate(sigma.detach(), degree.detach(), totals.detach(), ids, present)
         return self.price(degree, totals, weight, curvature) / rows
 
     def price(self, degree: Tensor, totals: Tensor, weight: Tensor, curvature: Tensor) -> Tensor:
@@ -117,16 +126,19 @@ class Block(nn.Module):
         return price + 0.5 * (curvature * degree.square()).sum() if self.curved else price
 
     @torch.no_grad()
-    def accumulate(self, sigma: Tensor, degree: Tensor, totals: Tensor, ids: Tensor | None) -> None:
+    def accumulate(
+        self, sigma: Tensor, degree: Tensor, totals: Tensor, ids: Tensor | None, present: Tensor | None
+    ) -> None:
         """Add this batch to the epoch's sums."""
         violation = torch.maximum(sigma, sigma * self.own_floor) if self.signed else degree
         self.maxima.copy_(torch.maximum(self.maxima, violation.amax(0)))
         self.violations.add_(totals if violation is degree else violation.sum(0))
-        self.count.add_(sigma.shape[0])
+        self.count.add_(sigma.shape[0] if present is None else present.sum())
         if self.per_row:
             assert ids is not None
             self.sums.index_add_(0, ids, degree)
-            self.visits.index_add_(0, ids, torch.ones_like(ids, dtype=self.visits.dtype))
+            seen = torch.ones_like(ids) if present is None else present
+            self.visits.index_add_(0, ids, seen.to(self.visits.dtype))
         elif violation is not degree:
             self.sums.add_(totals)
 
@@ -222,8 +234,8 @@ class GroupBlock(Block):
         pull = batch_sums / expected.clamp_min(1e-12)[:, None]
         return value + (pull - pull.detach())
 
-    def forward(self, statistic: Tensor, member: Tensor | None) -> Tensor:
-        """Σ μ ν(h(means)). statistic: [rows, k]; member: [rows, G]."""
+    def forward(self, statistic: Tensor, member: Tensor | None, present: Tensor | None = None) -> Tensor:
+        """Σ μ ν(h(means)). statistic: [rows, k]; member: [rows, G]; no row fills up a batch here."""
         assert member is not None
         sigma = self.groups.compare(self.means(statistic, member, remember=self.training))[None]
         degree = self.degree(self.relaxed(sigma), self.offset if self.curved else None)

@@ -56,8 +56,11 @@ class Dual(ABC):
         """Move state["multiplier"] by one update. The caller then projects to λ ≥ 0 and to the cap."""
 
     def settled(self, k: int, horizon: int | None) -> bool:
-        """Whether the model after k updates has been trained under multipliers at work, and may be chosen."""
-        return True
+        """Whether the model after k updates may be chosen: from half-way on.
+
+        An untrained model can violate little by saying little; chosen by feasibility, it would win.
+        """
+        return horizon is None or 2 * k >= horizon
 
 
 @dataclass(frozen=True)

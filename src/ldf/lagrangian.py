@@ -276,7 +276,7 @@ class Lagrangian(nn.Module):
                 if isinstance(constraint.scope, Pairs):
                     continue
                 mean = violations(constraint, ours, batch, int(self.updates)).sum()
-                if mean.requires_grad and float(mean) > 0:
+                if mean.requires_grad and float(mean.detach()) > 0:
                     gradients = torch.autograd.grad(mean, sources, allow_unused=True, retain_graph=True)
                     flat = torch.cat([g.flatten() for g in gradients if g is not None])
                     if float(flat.norm()) > 0:
@@ -374,13 +374,15 @@ class Lagrangian(nn.Module):
 
     def _block_sigma(
         self, block: nn.Module, predictions: Any, batch: Any, sides: Mapping[str, PairSide]
-    ) -> tuple[Tensor, Tensor | None] | None:
-        """A block's degrees, stacked [rows, K], and what goes with them: the rows' numbers, or the groups' members."""
+    ) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
+        """A block's degrees, stacked [rows, K], and what goes with them: the rows' numbers, or the groups' members; and
+        which of the rows are there at all, where a batch of pairs was filled up.
+        """
         assert isinstance(block, Block)
         scope = block.constraints[0].scope
         if isinstance(scope, Groups):
             statistic = block.constraints[0].evaluate(predictions, batch)
-            return statistic, scope.membership(batch).to(statistic.dtype)
+            return statistic, scope.membership(batch).to(statistic.dtype), None
         if isinstance(scope, Pairs):
             if scope.name not in sides:
                 return None
@@ -393,7 +395,8 @@ class Lagrangian(nn.Module):
                     f"{sigma.shape[1]} now; the number of columns must stay the same"
                 )
         ids = getattr(batch, "ids", None) if block.per_row else None
-        return (found[0] if len(found) == 1 else torch.cat(found, 1)), ids
+        present = getattr(batch, "present", None) if isinstance(scope, Pairs) else None
+        return (found[0] if len(found) == 1 else torch.cat(found, 1)), ids, present
 
     def _sigma(
         self, index: int, predictions: Any, batch: Any, sides: Mapping[str, PairSide]

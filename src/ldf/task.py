@@ -170,7 +170,7 @@ class Task:
 
     def _rows(self, step: Step) -> Tensor:
         rows = [step[name] for name in ("ids", "free") if name in step]
-        rows += [pool.rows_of(step[f"pairs/{name}"]) for name, pool in self.pools.items() if f"pairs/{name}" in step]
+        rows += [pool.rows_of(step[f"pairs/{name}"].clamp(min=0)) for name, pool in self.pools.items() if f"pairs/{name}" in step]
         return torch.cat(rows) if len(rows) > 1 else rows[0]
 
     def parts(self, predictions: Any, step: Step) -> Parts:
@@ -185,12 +185,13 @@ class Task:
         start = rows.shape[0]
         for name, pool in self.pools.items():
             if f"pairs/{name}" in step:
-                numbers = step[f"pairs/{name}"]
+                given = step[f"pairs/{name}"]
+                numbers = given.clamp(min=0)
                 partners, place = pool.partners(numbers)
                 stop = start + pool.rows_of(numbers).shape[0]
                 side = tree_map(lambda leaf, a=start, b=stop, at=place: leaf[a:b][at], predictions)
                 columns = {k: v for k, v in self.data.take(partners, targets=False).columns().items() if k != "ids"}
-                sides[name] = (side, Batch(ids=numbers, **columns))
+                sides[name] = (side, Batch(ids=numbers, present=given >= 0, **columns))
                 start = stop
         ours = tree_map(lambda leaf: leaf[: rows.shape[0]], predictions)
         batch = self.data.take(rows, targets="free" not in step)

@@ -26,7 +26,7 @@ from .batch import Batch, Data
 from .certificate import Certificate, certify
 from .constraint import Constraint, check_names
 from .doctor import Diagnosis, doctor
-from .dual import Ascent, Dual
+from .dual import Ascent, Dual, Fixed
 from .engine import PREDICT_ROWS, Engine, Single, evaluating
 from .history import History
 from .lagrangian import Lagrangian
@@ -226,20 +226,24 @@ def train(
 
 
 def _steps(task: Task | LoaderTask, runs: int, epoch: int) -> Iterable[Any]:
-    """The steps of an epoch; those of several runs stacked, [R, …], each cut to the shortest where they differ."""
+    """The steps of an epoch; those of several runs stacked, [R, …]."""
     if runs == 1 or isinstance(task, LoaderTask):
         return task.plan(0, epoch)
     plans = [task.plan(run, epoch) for run in range(runs)]
     stacked = []
     for together in zip(*plans, strict=True):
-        names = [name for name in together[0] if all(name in step for step in together)]
-        stacked.append({name: _even([step[name] for step in together]) for name in names})
+        names = dict.fromkeys(name for step in together for name in step)
+        stacked.append({name: _even(name, [step.get(name) for step in together]) for name in names})
     return stacked
 
 
-def _even(parts: Sequence[Tensor]) -> Tensor:
-    shortest = min(len(part) for part in parts)
-    return torch.stack([part[:shortest] for part in parts])
+def _even(name: str, parts: Sequence[Tensor | None]) -> Tensor:
+    """Pairs are filled up with −1, which counts for nothing; rows are cut to the shortest."""
+    found = [part if part is not None else torch.zeros(0, dtype=torch.int64) for part in parts]
+    if name.startswith("pairs/"):
+        return torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=-1)
+    shortest = min(len(part) for part in found)
+    return torch.stack([part[:shortest] for part in found])
 
 
 def _merge(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -286,7 +290,8 @@ def _select(run: Run, engine: Engine, index: int, settings: Settings, validated:
         mean = row.get(f"val_nu_mean/{name}", math.nan)
         if mean > tolerance:  # false for NaN: nothing to look at
             excess += mean / tolerance - 1
-    score = (excess, row["val_loss"])
+    enforced = any(rule != Fixed(0.0) for rule in lagrangian.rules)
+    score = (excess if enforced else 0.0, row["val_loss"])
     if run.best is None or score < run.score:
         run.best = {name: value.detach().clone() for name, value in engine.weights(index).items()}
         run.best_epoch, run.score = epoch, score
