@@ -117,7 +117,7 @@ def _examine(
     begin = next(index for index, value in enumerate(multiplier) if value > 0)
     middle = (begin + len(nu)) // 2
     half = _mean(nu[max(begin, middle - tail // 2 - 1) : middle + tail // 2 + 1])
-    share = _mean(penalty[-tail:]) / max(_mean(loss[-tail:]), 1e-30)
+    share = abs(_mean(penalty[-tail:])) / max(_mean(loss[-tail:]), 1e-30)
     fall = now / half if half > 0 else 1.0
     figures = f"Mean ν is {number(now)} ({limit}), λν is {number(100 * share)} % of the loss"
 
@@ -137,7 +137,7 @@ def _examine(
             f"{figures}; {grown}. It looks infeasible for this model or these data.",
             "Check its function at the targets, relax it with slack=, or give the model more capacity.",
         )
-    if _oscillates(nu[begin:]):
+    if fall > 0.7 and _oscillates(nu[begin:]):
         return Advice(
             name,
             "oscillating",

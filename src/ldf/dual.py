@@ -2,8 +2,9 @@
 
 A rule sees one constraint at a time, in units of its own: `violation` is ν (or σ) over its scale S, and the multiplier
 m is a multiple of the constraint's unit u, so that λ = m·u. With `normalise=False`, S = u = 1 and λ = m: the paper's
-literal mode. With `normalise=True`, S is how far σ moves with the predictions and u = ‖∂L/∂ŷ‖ / ‖∂σ/∂ŷ‖, both measured on
-the first batch (`Lagrangian.measure`): multiply a constraint or the loss by 1000, and nothing changes.
+literal mode. With `normalise=True`, S is how far σ moves with the predictions and u is the loss's pull over the
+constraint's, both measured on the first batch (`Lagrangian.measure`): multiply a constraint or the loss by 1000, and
+nothing changes.
 """
 
 from __future__ import annotations
@@ -130,8 +131,8 @@ class Ascent(Dual):
 class Balanced(Ascent):
     """Gradient-balanced ascent, `Ascent(step="auto")`: no step to tune, no unit that matters.
 
-    λ = m·‖∂L/∂ŷ‖/‖∂σ/∂ŷ‖, measured anew every epoch, so that m = 1 lets a constraint pull as hard as the loss. m is 0 for
-    the first 30 % of the run, then rises by 1/(30 % of the updates) while ν is above its tolerance, to at most
+    λ = m·u, where the unit u is measured anew every epoch, so that m = 1 lets a constraint pull as hard as the loss does.
+    m is 0 for the first 30 % of the run, then rises by 1/(30 % of the updates) while ν is above its tolerance, to at most
     `strength`, and falls by a tenth when it is not. The penalty is rounded off around zero, and its gradient at the
     predictions is cut to `strength` times the loss's.
 
@@ -227,10 +228,12 @@ class Augmented(Dual):
         normalise: work on ν over its scale.
     """
 
-    penalty: float = 1.0
+    penalty: float = 0.1
     growth: float = 1.2
-    limit: float = 100.0
+    limit: float = 1.0
     normalise: bool = True
+    # λ|σ| has a kink that gradient steps jump over and back, and ρν would feed on: it is rounded off.
+    smooths: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         step_at("Augmented: penalty", self.penalty, 0)

@@ -68,7 +68,6 @@ class Lagrangian(nn.Module):
         updates: how many times `ascend` will be called in all; needed by step="auto".
     """
 
-    loss_gradient: Tensor
     fresh: Tensor
     limit: Tensor
     loss_sum: Tensor
@@ -163,38 +162,45 @@ class Lagrangian(nn.Module):
         self.measure(loss, predictions, batch, sides)
 
     def measure(self, loss: Tensor, predictions: Any, batch: Any, pairs: Mapping[str, PairSide]) -> None:
-        """‖∂L/∂ŷ‖₂, and for every constraint ‖∂ mean(ε∘σ)/∂ŷ‖ in the 2-norm and, for S, the 1-norm.
+        """What the loss and each constraint pull with at the predictions; `ascend` takes the figures in.
 
-        ε are random signs: the plain mean of a two-sided bound would have no gradient. `ascend` takes the figures in.
+        For every constraint g = ‖∂ mean(ε∘σ)/∂ŷ‖₂, S the same in the 1-norm, and the loss's pull against it where the
+        constraint would hold, ‖∂L/∂ŷ‖₂ + h·ν/g. ε are random signs: the plain mean of a two-sided bound would have no gradient.
+        h = ‖H ε‖/‖ε‖ is the loss's curvature and ν/g how far ŷ must move to keep the constraint: a model that fits its
+        labels exactly has no gradient left, but resists as it is drawn away from them. For a quadratic loss and one
+        linear constraint, pull/g is the optimal λ itself.
         """
         self.measured = True
         parts = leaves(predictions)
         if not loss.requires_grad or not any(part.requires_grad for part in parts):
             raise ValueError("measuring needs predictions that the loss was computed from, with gradients enabled")
-        found = torch.autograd.grad(loss, parts, retain_graph=True, allow_unused=True)
+        found = torch.autograd.grad(loss, parts, create_graph=True, allow_unused=True)
         if all(gradient is None for gradient in found):
             raise ValueError(
                 "the task loss does not depend on the predictions given: pass what the loss was computed from (logits "
                 "rather than probabilities, say), or use a rule with normalise=False"
             )
-        self.fresh[0, 0] = _length(found, 2)
         signs = torch.Generator().manual_seed(int(self.updates))
+        slope = _length([gradient.detach() if gradient is not None else None for gradient in found], 2)
+        curvature = _curvature(found, parts, signs)
+        size = leaves(predictions)[0].shape[0]
+        reach = max(float(_length([part.detach() for part in parts], 2)), math.sqrt(size))
         with torch.enable_grad():
-            ours = tree_map(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()), predictions)
-            theirs = {
-                name: (tree_map(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()), side), batch)
-                for name, (side, batch) in pairs.items()
-            }
+            ours = _free(predictions)
+            theirs = {name: (_free(side), rest) for name, (side, rest) in pairs.items()}
             for index, constraint in enumerate(self.constraints):
                 sigma, sources = self._sigma(index, ours, batch, theirs)
                 if sigma is None or not sigma.requires_grad:
-                    self.fresh[index + 1] = 0.0
+                    self.fresh[index] = 0.0
                     continue
-                sign = torch.randint(0, 2, sigma.shape, generator=signs).to(sigma) * 2 - 1
-                gradients = torch.autograd.grad((sign * sigma).mean(), sources, allow_unused=True)
-                self.fresh[index + 1, 0] = _length(gradients, 2)
-                self.fresh[index + 1, 1] = _length(gradients, 1)
-                if not bool(torch.isfinite(self.fresh[index + 1]).all()):
+                gradients = torch.autograd.grad((_signs(sigma, signs) * sigma).mean(), sources, allow_unused=True)
+                gradient, scale = _length(gradients, 2), _length(gradients, 1)
+                nu = constraint.violation(sigma.detach(), int(self.updates)).mean()
+                rows = size if isinstance(constraint.scope, Groups) else sigma.shape[0]
+                # Where σ is all but flat, ν/g has no meaning: no prediction moves further than a hundred times its size.
+                way = (nu / gradient * math.sqrt(size / rows)).nan_to_num(0.0).clamp(max=100 * reach)
+                self.fresh[index] = torch.stack([slope + curvature * way, gradient, scale]).to(self.fresh)
+                if not bool(torch.isfinite(self.fresh[index]).all()):
                     raise ConstraintError(
                         f"constraint {constraint.name!r}: the gradient of its function is not finite at these "
                         "predictions; a square root or division at zero is the usual cause"
@@ -215,15 +221,12 @@ class Lagrangian(nn.Module):
         self._reduce()
         self._check_sums()
         k = int(self.updates)
-        first = float(self.loss_gradient) == 0.0
-        if bool(self.fresh.any()):
-            self.loss_gradient.copy_(self.fresh[0, 0] if first else 0.5 * self.loss_gradient + 0.5 * self.fresh[0, 0])
-        if self.cuts:
-            strength = max(rule.strength for rule in self.rules if isinstance(rule, Balanced))
-            self.limit.copy_(strength * self.loss_gradient)
         row = {"loss": float(self.loss_sum / self.loss_rows)}
         for index, multiplier in enumerate(self._multipliers()):
-            multiplier.learn(self.loss_gradient, self.fresh[index + 1, 0], self.fresh[index + 1, 1])
+            multiplier.learn(*self.fresh[index])
+        if self.cuts:
+            limits = [m.rule.strength * m.pull for m in self._multipliers() if isinstance(m.rule, Balanced)]
+            self.limit.copy_(torch.stack(limits).max())
         for block in self.stacks():
             if isinstance(block, GroupBlock):
                 block.settle()
@@ -270,7 +273,7 @@ class Lagrangian(nn.Module):
         """
         found: dict[str, Tensor] = {}
         with torch.enable_grad():
-            ours = tree_map(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()), predictions)
+            ours = _free(predictions)
             sources = [leaf for leaf in leaves(ours) if leaf.requires_grad]
             for constraint in self.constraints:
                 if isinstance(constraint.scope, Pairs):
@@ -345,8 +348,7 @@ class Lagrangian(nn.Module):
     def _build(self, widths: Sequence[Sequence[int]], like: Tensor) -> None:
         self.register_buffer("columns", torch.tensor(widths, dtype=torch.int64, device=like.device).reshape(-1, 2))
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=like.device))
-        self.register_buffer("loss_gradient", like.new_zeros(()))
-        self.register_buffer("fresh", like.new_zeros(len(self.constraints) + 1, 2))
+        self.register_buffer("fresh", like.new_zeros(len(self.constraints), 3))
         self.register_buffer("limit", like.new_full((), math.inf))
         self.register_buffer("loss_sum", like.new_zeros(()))
         self.register_buffer("loss_rows", like.new_zeros(()))
@@ -517,11 +519,30 @@ def _length(gradients: Iterable[Tensor | None], order: int) -> Tensor:
     return torch.linalg.vector_norm(torch.stack(parts), order) if parts else torch.zeros(())
 
 
+def _free(predictions: Any) -> Any:
+    """The same values as the start of a graph of their own."""
+    return tree_map(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()), predictions)
+
+
+def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
+    """±1 at random, of this shape."""
+    return torch.randint(0, 2, like.shape, generator=generator).to(like) * 2 - 1
+
+
+def _curvature(gradients: Sequence[Tensor | None], parts: Sequence[Tensor], generator: torch.Generator) -> Tensor:
+    """‖H ε‖/‖ε‖ for the Hessian of the loss by the predictions and random signs ε; 0 where it has none."""
+    chosen = [gradient for gradient in gradients if gradient is not None and gradient.requires_grad]
+    if not chosen:
+        return torch.zeros(())
+    directions = [_signs(gradient, generator) for gradient in chosen]
+    curved = torch.autograd.grad(chosen, parts, directions, retain_graph=True, allow_unused=True)
+    return _length(curved, 2) / _length(directions, 2)
+
+
 def _after_load(module: nn.Module, keys: Any) -> None:
     """What follows from the loaded buffers is laid out anew."""
     if isinstance(module, Lagrangian) and module.ready:
         for block in module.stacks():
             block.refresh(int(module.updates), learned=False)
-        module.measured = bool(module.fresh.any()) or (
-            float(module.loss_gradient) > 0 and not any(rule.tracks for rule in module.rules)
-        )
+        known = all(float(multiplier.scale) > 0 for multiplier in module._multipliers())
+        module.measured = bool(module.fresh.any()) or (known and not any(rule.tracks for rule in module.rules))

@@ -19,6 +19,7 @@ class Multiplier(nn.Module):
 
     multiplier: Tensor
     unit: Tensor
+    pull: Tensor
     gradient: Tensor
     scale: Tensor
 
@@ -31,6 +32,7 @@ class Multiplier(nn.Module):
             self.register_buffer(name, value)
             self.state_names.append(name)
         self.register_buffer("unit", like.new_tensor(0.0 if rule.normalise else 1.0))
+        self.register_buffer("pull", like.new_zeros(()))  # what the loss sets against the constraint, at ŷ
         self.register_buffer("gradient", like.new_zeros(()))  # ‖∂ mean(±σ)/∂ŷ‖₂, a moving average where it is tracked
         self.register_buffer("scale", like.new_zeros(()))  # S = ‖∂ mean(±σ)/∂ŷ‖₁ at the start; 0 while unknown
 
@@ -51,16 +53,17 @@ class Multiplier(nn.Module):
             return self.constraint.tolerance
         return TOLERANCE * (float(self.scale) or 1.0)
 
-    def learn(self, loss_gradient: Tensor, gradient: Tensor, scale: Tensor) -> None:
-        """Take in a measurement: S once, u = ‖∂L/∂ŷ‖/‖∂σ/∂ŷ‖ once or, where the rule tracks it, as a moving average."""
+    def learn(self, pull: Tensor, gradient: Tensor, scale: Tensor) -> None:
+        """Take in a measurement: S once, u = pull/‖∂σ/∂ŷ‖ once or, where the rule tracks it, of moving averages."""
         first = float(self.scale) == 0.0
         if not float(gradient) > 0 or not (first or self.rule.tracks):
             return
         if first:
             self.scale.copy_(scale)
+        self.pull.copy_(pull if first else 0.5 * self.pull + 0.5 * pull)
         self.gradient.copy_(gradient if first else 0.5 * self.gradient + 0.5 * gradient)
         if self.rule.normalise:
-            self.unit.copy_(loss_gradient / self.gradient)
+            self.unit.copy_(self.pull / self.gradient)
 
     def ascend(self, sums: Tensor, counts: Tensor, k: int, horizon: int | None) -> None:
         """One update from Σ_l of the degree and the number of rows, both of λ's shape, then the projection."""

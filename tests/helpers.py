@@ -1,0 +1,146 @@
+"""Problems whose solution and multipliers are known in closed form, and small data for everything else.
+
+A problem min f(x) subject to σ(x) ≤ 0 or = 0 is a model that ignores its input and predicts its one parameter x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+import ldf
+
+
+class Point(nn.Module):
+    """Predicts x, whatever the input."""
+
+    def __init__(self, start: tuple[float, ...]) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.x.expand(len(inputs), -1)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """min f(x) s.t. σ(x) ≤ 0, or = 0; x* and λ* of each constraint, None where there is no feasible point."""
+
+    name: str
+    objective: Callable[[Tensor], Tensor]
+    kinds: dict[str, str]
+    sigmas: dict[str, Callable[[Tensor], Tensor]]
+    start: tuple[float, ...]
+    solution: tuple[float, ...] | None
+    multipliers: dict[str, float] = field(default_factory=dict)
+
+    def constraints(self, degree: str = "violation") -> list[ldf.Constraint]:
+        make = {"inequality": ldf.inequality, "equality": ldf.equality}
+        return [
+            make[self.kinds[name]](name, lambda y, batch, sigma=sigma: sigma(y)[:, None], degree=degree)
+            for name, sigma in self.sigmas.items()
+        ]
+
+    def loss(self, predictions: Tensor, targets: Tensor) -> Tensor:
+        return self.objective(predictions).mean()
+
+    def solve(self, dual: ldf.Dual | None, degree: str = "violation", epochs: int = 400, lr: float = 0.05) -> ldf.Fit:
+        rows = torch.zeros(16, 1, dtype=torch.float64)
+        return ldf.fit(
+            Point(self.start),
+            (rows, rows),
+            loss=self.loss,
+            constraints=self.constraints(degree),
+            dual=dual,
+            epochs=epochs,
+            batch_size=4,
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=lr),
+            schedule="cosine",
+            progress=False,
+        )
+
+
+PROBLEMS = [
+    # min ½‖x − (2, 1)‖²: the sum is active, x₁ ≤ 3 is not.
+    Problem(
+        "qp",
+        lambda y: 0.5 * ((y - torch.tensor([2.0, 1.0], dtype=y.dtype)) ** 2).sum(1),
+        {"sum": "inequality", "loose": "inequality"},
+        {"sum": lambda y: y.sum(1) - 2, "loose": lambda y: y[:, 0] - 3},
+        (0.0, 0.0),
+        (1.5, 0.5),
+        {"sum": 0.5, "loose": 0.0},
+    ),
+    # min ½‖x‖² on a line: x = −λ a.
+    Problem(
+        "line",
+        lambda y: 0.5 * (y**2).sum(1),
+        {"line": "equality"},
+        {"line": lambda y: y[:, 0] + 2 * y[:, 1] - 5},
+        (0.0, 0.0),
+        (1.0, 2.0),
+        {"line": -1.0},
+    ),
+    # min x₁ + x₂ on a circle, a feasible set that is not convex: 1 + 2λx = 0.
+    Problem(
+        "circle",
+        lambda y: y.sum(1),
+        {"circle": "equality"},
+        {"circle": lambda y: (y**2).sum(1) - 2},
+        (-0.5, -1.2),
+        (-1.0, -1.0),
+        {"circle": 0.5},
+    ),
+    # x ≥ 1 and x ≤ −1.
+    Problem(
+        "infeasible",
+        lambda y: 0.5 * (y**2).sum(1) + 1,
+        {"above": "inequality", "below": "inequality"},
+        {"above": lambda y: 1 - y[:, 0], "below": lambda y: y[:, 0] + 1},
+        (0.3,),
+        None,
+    ),
+]
+
+RULES: dict[str, ldf.Dual] = {
+    "ascent": ldf.Ascent(0.05),
+    "literal": ldf.Ascent(0.02, normalise=False, reduce="mean"),
+    "nupi": ldf.NuPI(0.05),
+    "augmented": ldf.Augmented(),
+    "adam": ldf.Adam(0.02),
+    "auto": ldf.Ascent(),
+    "fixed": ldf.Fixed(2.0),
+}
+
+
+def dispatch(rows: int = 512, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """A load to share between four units. Inputs: four capacities and, negative, the spare that must be left; targets:
+    the cheapest shares under quadratic costs, Σ y = Σ inputs, y ≤ capacity, with noise on them.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    capacity = 0.5 + torch.rand(rows, 4, generator=generator)
+    spare = capacity.sum(1, keepdim=True) * (0.1 + 0.5 * torch.rand(rows, 1, generator=generator))
+    inputs = torch.cat([capacity, -spare], 1)
+    need = inputs.sum(1, keepdim=True)
+    cost = torch.tensor([1.0, 1.5, 2.0, 3.0])
+    low, high = torch.zeros(rows, 1), torch.full((rows, 1), 10.0)
+    for _ in range(60):  # the price at which Σ min(price/cost, capacity) = need
+        price = (low + high) / 2
+        short = (price / cost).minimum(capacity).sum(1, keepdim=True) < need
+        low, high = torch.where(short, price, low), torch.where(short, high, price)
+    targets = (price / cost).minimum(capacity)
+    return inputs, targets + 0.05 * torch.randn(targets.shape, generator=generator)
+
+
+def dispatch_constraints(**options: object) -> list[ldf.Constraint]:
+    return [
+        ldf.inequality("capacity", lambda y, batch: y - batch.inputs[:, :4], **options),
+        ldf.equality("balance", lambda y, batch: y.sum(1, keepdim=True) - batch.inputs.sum(1, keepdim=True), **options),
+    ]
+
+
+def network(inputs: int = 5, outputs: int = 4, width: int = 32) -> nn.Module:
+    return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs))
