@@ -26,7 +26,7 @@ demo: install
 	$(BIN)/ldf demo --out out/demo
 
 test: install
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: install
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -122,8 +123,10 @@ def _examine(
     figures = f"Mean ν is {number(now)} ({limit}), λν is {number(100 * share)} % of the loss"
 
     partner = _partner(name, history, tail, tolerances, conflicts)
-    if fall > FLAT and (share > INFEASIBLE or (partner and share > DOMINATING)):
-        grown = f"λ has grown to {number(multiplier[-1])} and ν has not fallen since half-way"
+    # A penalty of many times the loss that still leaves a violation is as good a sign as one that does not move.
+    overwhelming = share > 10 * INFEASIBLE and (fall > 0.5 or partner is not None)
+    if overwhelming or (fall > FLAT and (share > INFEASIBLE or (partner and share > DOMINATING))):
+        grown = f"λ has grown to {number(multiplier[-1])} and ν was {number(half)} half-way"
         if partner:
             return Advice(
                 name,
@@ -148,7 +151,8 @@ def _examine(
         return Advice(
             name,
             "runaway",
-            f"{figures}; λ has grown {number(multiplier[-1] / multiplier[middle])}-fold since half-way and the loss rises.",
+            f"{figures}; λ has grown {number(multiplier[-1] / multiplier[middle])}-fold since half-way, and the loss "
+            "rises.",
             "Lower the dual step, or cap the multiplier with cap=.",
         )
     expected = _expected(nu, loss, begin)
@@ -157,8 +161,8 @@ def _examine(
             name,
             "counterproductive",
             f"{figures}; before λ set in, ν fell with the loss and would be {number(expected)} by now.",
-            "The labels nearly keep this constraint by themselves: drop the penalty, build the constraint into the model, "
-            "or repair afterwards.",
+            "The labels nearly keep this constraint by themselves: drop the penalty, build the constraint into the "
+            "model, or repair afterwards.",
         )
     if fall < FLAT:
         return Advice(name, "still falling", f"{figures}; ν was {number(half)} half-way.", "Train longer.")
@@ -198,8 +202,8 @@ def _oscillates(nu: Sequence[float]) -> bool:
     late = nu[-max(6, 2 * len(nu) // 5) :]
     if len(late) < 6:
         return False
-    steps = [b - a for a, b in zip(late, late[1:], strict=False)]
-    turns = sum(a * b < 0 for a, b in zip(steps, steps[1:], strict=False))
+    steps = [b - a for a, b in itertools.pairwise(late)]
+    turns = sum(a * b < 0 for a, b in itertools.pairwise(steps))
     return max(late) - min(late) > _mean(late) and turns >= 2
 
 

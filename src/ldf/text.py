@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 
@@ -67,8 +67,8 @@ class Progress:
         self.show = self.terminal if show is None else show
         self.last = 0.0
 
-    def update(self, done: int, note: str = "") -> None:
-        """Say that `done` units are finished."""
+    def update(self, done: int, note: Callable[[], str]) -> None:
+        """Say that `done` units are finished; the note is asked for only when the line is written."""
         now = time.monotonic()
         pause = 0.1 if self.terminal else 5.0
         if not self.show or (now - self.last < pause and done < self.total):
@@ -77,7 +77,7 @@ class Progress:
         rate = (done - self.begun) / max(now - self.start, 1e-9)
         left = (self.total - done) / rate if rate > 0 else math.inf
         remaining = f"{left:.0f} s left" if done < self.total else f"{now - self.start:.1f} s"
-        line = f"{self.unit} {done}/{self.total}  {note}  {rate:.3g} {self.unit}s/s, {remaining}"
+        line = f"{self.unit} {done}/{self.total}  {note()}  {rate:.3g} {self.unit}s/s, {remaining}"
         sys.stderr.write(f"\r{line[:118]:<118}" if self.terminal else f"{line}\n")
         if self.terminal and done >= self.total:
             sys.stderr.write("\n")

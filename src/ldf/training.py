@@ -221,7 +221,7 @@ def train(
             stopped = since >= settings.patience
         if saved and (saved.due() or stopped or epoch == settings.epochs):
             saved.write(epoch, 0, rows, stopped)
-        line.update(settings.epochs if stopped else epoch, _note(runs[0].history))
+        line.update(settings.epochs if stopped else epoch, lambda: _note(runs[0].history))
     return [_finish(engine, task, run, index, stopped) for index, run in enumerate(runs)]
 
 

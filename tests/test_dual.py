@@ -1,0 +1,154 @@
+"""Every dual rule over every problem with a known solution: x*, λ*, and who is infeasible."""
+
+import functools
+import math
+
+import pytest
+import torch
+from helpers import PROBLEMS, RULES, Problem
+
+import ldf
+from ldf.dual import Moment
+
+FEASIBLE = [problem for problem in PROBLEMS if problem.solution is not None]
+(INFEASIBLE,) = [problem for problem in PROBLEMS if problem.solution is None]
+CLASSICAL = ["ascent", "literal", "nupi", "augmented"]
+
+
+@functools.cache
+def solved(name: str, rule: str, degree: str = "violation") -> ldf.Fit:
+    """Several tests look at one solution."""
+    (problem,) = [problem for problem in PROBLEMS if problem.name == name]
+    return problem.solve(RULES[rule], degree, epochs=300)
+
+
+def distance(done: ldf.Fit, problem: Problem) -> float:
+    assert problem.solution is not None
+    return float((done.model.x.detach() - torch.tensor(problem.solution, dtype=torch.float64)).abs().max())
+
+
+@pytest.mark.parametrize("rule", CLASSICAL)
+@pytest.mark.parametrize("problem", FEASIBLE, ids=lambda problem: problem.name)
+def test_sigma_ascent_finds_the_solution_and_its_multipliers(problem: Problem, rule: str) -> None:
+    done = solved(problem.name, rule, "satisfiability")
+    assert distance(done, problem) < 1e-3
+    for name, value in problem.multipliers.items():
+        assert float(done.multipliers[name]) == pytest.approx(value, abs=2e-3)
+
+
+@pytest.mark.parametrize("rule", CLASSICAL)
+@pytest.mark.parametrize("problem", FEASIBLE, ids=lambda problem: problem.name)
+def test_nu_ascent_finds_the_solution_with_larger_multipliers(problem: Problem, rule: str) -> None:
+    done = solved(problem.name, rule)
+    assert distance(done, problem) < 2e-3
+    for name, value in problem.multipliers.items():
+        assert float(done.multipliers[name]) >= abs(value) - 1e-2
+
+
+@pytest.mark.parametrize("degree", ["violation", "satisfiability"])
+@pytest.mark.parametrize("name", ["qp", "line"])
+def test_the_automatic_rule_finds_the_multipliers_of_a_quadratic_without_a_step(name: str, degree: str) -> None:
+    (problem,) = [problem for problem in PROBLEMS if problem.name == name]
+    done = solved(name, "auto", degree)
+    assert distance(done, problem) < 0.05
+    for constraint, value in problem.multipliers.items():
+        assert abs(float(done.multipliers[constraint])) == pytest.approx(abs(value), abs=0.01)
+
+
+@pytest.mark.parametrize("degree", ["violation", "satisfiability"])
+@pytest.mark.parametrize("rule", RULES)
+def test_the_doctor_names_the_infeasible_pair(rule: str, degree: str) -> None:
+    done = solved("infeasible", rule, degree)
+    diagnosis = done.doctor()
+    verdicts = [advice.verdict for advice in diagnosis.advice]
+    assert "infeasible" in verdicts, str(diagnosis)
+    found = diagnosis.advice[verdicts.index("infeasible")]
+    assert {"above": "below", "below": "above"}[found.constraint] in found.finding
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("problem", FEASIBLE, ids=lambda problem: problem.name)
+def test_no_rule_calls_a_feasible_problem_infeasible(problem: Problem, rule: str) -> None:
+    if problem.name == "circle" and rule == "auto":
+        pytest.skip("without its constraint the objective has no minimum: nothing to balance against")
+    done = solved(problem.name, rule)
+    assert "infeasible" not in [advice.verdict for advice in done.doctor().advice], str(done.doctor())
+    assert all(math.isfinite(float(value)) for value in done.multipliers.values())
+
+
+def moment(k: int = 0, horizon: int | None = 10) -> Moment:
+    return Moment(k, horizon, 1e-3)
+
+
+def test_nupi_is_ascent_plus_a_proportional_term() -> None:
+    rule = ldf.NuPI(0.1, proportional=2.0, smoothing=0.5)
+    state = rule.start(torch.zeros(2))
+    rule.update(state, torch.tensor([1.0, 0.5]), moment())
+    torch.testing.assert_close(state["multiplier"], torch.tensor([0.1 + 2 * 0.5, 0.05 + 2 * 0.25]))
+    rule.update(state, torch.tensor([0.0, 0.5]), moment(1))
+    torch.testing.assert_close(state["multiplier"], torch.tensor([1.1 - 2 * 0.25, 0.55 + 0.05 + 2 * 0.125]))
+
+
+def test_augmented_grows_its_penalty_only_while_the_violation_does_not_fall() -> None:
+    rule = ldf.Augmented(penalty=0.5, growth=2.0, limit=3.0)
+    state = rule.start(torch.zeros(()))
+    for violation, penalty in ((1.0, 0.5), (0.5, 0.5), (0.45, 1.0), (0.44, 2.0), (0.43, 3.0), (1e-4, 3.0)):
+        rule.update(state, torch.tensor(violation), moment())
+        assert float(state["penalty"]) == penalty
+    assert float(state["multiplier"]) == pytest.approx(
+        0.5 * 1 + 0.5 * 0.5 + 0.5 * 0.45 + 0.44 + 2 * 0.43 + 3 * 1e-4, abs=1e-6
+    )
+
+
+def test_the_automatic_rule_warms_up_ramps_and_lets_go() -> None:
+    rule = ldf.Ascent()
+    state = rule.start(torch.zeros(()))
+    course = []
+    for k in range(10):
+        rule.update(state, torch.tensor(1.0 if k < 8 else 0.0), moment(k, 10))
+        course.append(float(state["multiplier"]))
+    assert course[:2] == [0.0, 0.0]
+    assert course[2:5] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert course[5:8] == [1.0, 1.0, 1.0]
+    assert course[8:] == pytest.approx([0.9, 0.81])
+
+
+def test_adam_is_torch_adam() -> None:
+    rule, reference = ldf.Adam(0.05), torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.Adam([reference], lr=0.05, maximize=True)
+    state = rule.start(torch.zeros(3))
+    for k in range(20):
+        violation = torch.rand(3, generator=torch.Generator().manual_seed(k))
+        rule.update(state, violation, moment(k))
+        reference.grad = violation
+        optimizer.step()
+    torch.testing.assert_close(state["multiplier"], reference.detach())
+
+
+def test_the_doctor_warns_of_an_adaptive_optimiser() -> None:
+    done = FEASIBLE[0].solve(ldf.Adam(0.02), epochs=10)
+    assert "adaptive" in str(done.doctor())
+    assert "adaptive" not in str(FEASIBLE[0].solve(ldf.Ascent(0.02), epochs=10).doctor())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ldf.Ascent(0), "step must be a finite number > 0, got 0"),
+        (lambda: ldf.Ascent(-1e-2), "got -0.01"),
+        (lambda: ldf.Ascent(math.nan), "got nan"),
+        (lambda: ldf.Ascent("fast"), "'auto', got 'fast'"),
+        (lambda: ldf.Ascent("auto", normalise=False), "no further argument"),
+        (lambda: ldf.Ascent(1e-2, reduce="median"), "'mean' or 'sum', got 'median'"),
+        (lambda: ldf.Fixed(-1), "≥ 0, got -1"),
+        (lambda: ldf.NuPI(0.1, smoothing=1.0), r"\[0, 1\), got 1.0"),
+        (lambda: ldf.NuPI(0.1, proportional=-1), "≥ 0, got -1"),
+        (lambda: ldf.Augmented(0), "> 0, got 0"),
+        (lambda: ldf.Augmented(growth=0.5), "growth ≥ 1"),
+        (lambda: ldf.Balanced(strength=0), "> 0, got 0"),
+        (lambda: ldf.Adam(math.inf), "got inf"),
+    ],
+)
+def test_bad_rules_are_refused(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
