@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import ldf
+from ldf import demo
 
 
 class Point(nn.Module):
@@ -117,22 +118,8 @@ RULES: dict[str, ldf.Dual] = {
 
 
 def dispatch(rows: int = 512, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """A load to share between four units. Inputs: four capacities and, negative, the spare that must be left; targets:
-    the cheapest shares under quadratic costs, Σ y = Σ inputs, y ≤ capacity, with noise on them.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    capacity = 0.5 + torch.rand(rows, 4, generator=generator)
-    spare = capacity.sum(1, keepdim=True) * (0.1 + 0.5 * torch.rand(rows, 1, generator=generator))
-    inputs = torch.cat([capacity, -spare], 1)
-    need = inputs.sum(1, keepdim=True)
-    cost = torch.tensor([1.0, 1.5, 2.0, 3.0])
-    low, high = torch.zeros(rows, 1), torch.full((rows, 1), 10.0)
-    for _ in range(60):  # the price at which Σ min(price/cost, capacity) = need
-        price = (low + high) / 2
-        short = (price / cost).minimum(capacity).sum(1, keepdim=True) < need
-        low, high = torch.where(short, price, low), torch.where(short, high, price)
-    targets = (price / cost).minimum(capacity)
-    return inputs, targets + 0.05 * torch.randn(targets.shape, generator=generator)
+    """The demonstration's data, fewer of them."""
+    return demo.dispatch(rows, seed=seed)
 
 
 def dispatch_constraints(**options: object) -> list[ldf.Constraint]:

@@ -73,7 +73,7 @@ def fit(folder: Path, epochs: int = 4, **options) -> ldf.Fit:
     )
 
 
-class Stop(Exception):
+class StopError(Exception):
     """Ends a run from within, as a kill would."""
 
 
@@ -86,7 +86,7 @@ def test_a_shuffling_dataloader_goes_on_with_the_same_batches(tmp_path: Path, ow
             def __iter__(self):
                 for batch in super().__iter__():
                     if stop_after is not None and Counting.handed == stop_after:
-                        raise Stop
+                        raise StopError
                     Counting.handed += 1
                     yield batch
 
@@ -95,7 +95,7 @@ def test_a_shuffling_dataloader_goes_on_with_the_same_batches(tmp_path: Path, ow
 
     for stop_after in (9, 12):
         folder = tmp_path / str(stop_after)
-        with pytest.raises(Stop):
+        with pytest.raises(StopError):
             fit(folder, data=loader(stop_after), checkpoint_seconds=0.0)
         same(fit(folder, data=loader(), checkpoint_seconds=0.0), fit(tmp_path / f"whole{stop_after}", data=loader()))
 

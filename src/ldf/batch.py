@@ -59,9 +59,21 @@ def tree_map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
 
 def leaves(tree: Any) -> list[Tensor]:
     """The tensors that predictions are made of."""
-    found: list[Tensor] = []
-    tree_map(lambda leaf: (found.append(leaf), leaf)[1], tree)
-    return found
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, Mapping):
+        tree = tree.values()
+    return [leaf for part in tree for leaf in leaves(part)]
+
+
+def pick(tree: Any, index: Any) -> Any:
+    """The same rows, or the same slice, of all tensors that predictions are made of."""
+    return tree_map(lambda leaf: leaf[index], tree)
+
+
+def free(predictions: Any) -> Any:
+    """The same values as the start of a graph of their own."""
+    return tree_map(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()), predictions)
 
 
 def rows_of(predictions: Any, dim: int = 0) -> int:
@@ -82,7 +94,7 @@ def as_batch(item: Any) -> Batch:
     if isinstance(item, tuple | list) and len(item) in (2, 3):
         return Batch(**dict(zip(("inputs", "targets", "ids"), item, strict=False)))
     raise TypeError(
-        f"a batch must be (inputs, targets), (inputs, targets, ids) or a mapping with those names, got {_shape(item)}"
+        f"a batch must be (inputs, targets), (inputs, targets, ids) or a mapping with those names, got {describe(item)}"
     )
 
 
@@ -116,7 +128,9 @@ class Data:
             self.rows += _count("unlabelled", extra)
             for name, column in self.columns.items():
                 if column.shape[1:] != extra[name].shape[1:] or column.dtype != extra[name].dtype:
-                    raise ValueError(f"column {name!r}: labelled {_shape(column)}, unlabelled {_shape(extra[name])}")
+                    raise ValueError(
+                        f"column {name!r}: labelled {describe(column)}, unlabelled {describe(extra[name])}"
+                    )
             self.columns = {name: torch.cat([column, extra[name]]) for name, column in self.columns.items()}
 
     def to(self, device: torch.device) -> Data:
@@ -140,7 +154,7 @@ def _count(what: str, columns: Mapping[str, Tensor], required: tuple[str, ...] =
             raise ValueError(f"{what} has no column {name!r}; it has: {', '.join(sorted(columns))}")
     for name, column in columns.items():
         if not isinstance(column, Tensor) or column.ndim == 0:
-            raise TypeError(f"{what}: column {name!r} must be a tensor with one entry a row, got {_shape(column)}")
+            raise TypeError(f"{what}: column {name!r} must be a tensor with one entry a row, got {describe(column)}")
         if column.is_floating_point() and not bool(torch.isfinite(column).all()):
             row = int((~torch.isfinite(column.reshape(len(column), -1)).all(1)).nonzero()[0])
             raise ValueError(f"{what}: column {name!r} has a value that is not finite, first in row {row}")
@@ -153,7 +167,8 @@ def _count(what: str, columns: Mapping[str, Tensor], required: tuple[str, ...] =
     return rows
 
 
-def _shape(thing: Any) -> str:
+def describe(thing: Any) -> str:
+    """What a thing is, for a message."""
     if isinstance(thing, Tensor):
         return f"{list(thing.shape)} {thing.dtype}"
     return f"{type(thing).__name__} of {len(thing)}" if isinstance(thing, tuple | list) else type(thing).__name__

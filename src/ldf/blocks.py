@@ -1,4 +1,4 @@
-"""Constraints of one scope, stacked: their degrees side by side, their penalty in one product, their sums over an epoch."""
+"""Constraints of one scope, stacked: their degrees side by side, their penalty in one product, their sums."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ WINDOW = 1024.0
 class Block(nn.Module):
     """The constraints of one scope, stacked: degrees [rows, K] → penalty, and an epoch's sums.
 
-    σ − clamp(σ, low, high) takes the slack off; max(σ, offset + floor·σ) is max(0, σ) for floor 0, |σ| for −1, σ for 1, and
-    with floor 0 and offset −λ/ρ the augmented Lagrangian's. All are vectors of length K.
+    σ − clamp(σ, low, high) takes the slack off; max(σ, offset + floor·σ) is max(0, σ) for floor 0, |σ| for −1, σ for
+    1, and with floor 0 and offset −λ/ρ the augmented Lagrangian's. All are vectors of length K.
     """
 
     floor: Tensor
@@ -175,7 +175,7 @@ class Block(nn.Module):
             share = 1.0 / multiplier.columns if constraint.multiplier == "constraint" else 1.0
             self.weight[..., part] = multiplier.value * share
             if isinstance(multiplier.rule, Augmented):
-                penalty = multiplier.penalty * multiplier.unit
+                penalty = multiplier.state()["penalty"] * multiplier.unit
                 if multiplier.rule.normalise:
                     penalty = penalty / multiplier.scale.clamp_min(torch.finfo(penalty.dtype).tiny)
                 self.curvature[..., part] = penalty * share
@@ -191,9 +191,9 @@ class Block(nn.Module):
 class GroupBlock(Block):
     """One constraint on groups: σ = compare(means over each group).
 
-    Over the epoch, sums and counts of every group are exact, and the multiplier ascends by them. Within a step the means
-    are running ones, and this batch's rows give their gradient: E[Σ_{l∈g} s_l]/(B·P(g)) is the mean's. A group that is absent
-    from a batch keeps its running mean and gives no gradient.
+    Over the epoch, sums and counts of every group are exact, and the multiplier ascends by them. Within a step the
+    means are running ones, and this batch's rows give their gradient: E[Σ_{l∈g} s_l]/(B·P(g)) is the mean's. A group
+    that is absent from a batch keeps its running mean and gives no gradient.
     """
 
     group_sums: Tensor

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .batch import describe
 from .scopes import Groups, Pairs, Scope, check_rows
 
 Schedule = Callable[[int], float]
@@ -72,9 +73,9 @@ class Constraint:
         """σ, [rows, k]: one row per sample or pair; for groups the statistic of each row."""
         sigma = self.sigma(predictions, batch)
         if not isinstance(sigma, Tensor) or sigma.ndim != 2 or not sigma.is_floating_point():
-            found = f"{list(sigma.shape)} {sigma.dtype}" if isinstance(sigma, Tensor) else type(sigma).__name__
             raise ConstraintError(
-                f"constraint {self.name!r}: its function must return a floating tensor of shape [rows, k], got {found}"
+                f"constraint {self.name!r}: its function must return a floating tensor of shape [rows, k], "
+                f"got {describe(sigma)}"
                 + ("; keepdim=True or [:, None] gives a column" if isinstance(sigma, Tensor) else "")
             )
         rows = check_rows(predictions, self.scope)

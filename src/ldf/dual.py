@@ -103,7 +103,7 @@ class Ascent(Dual):
 
     step: float | Callable[[int], float] | Literal["auto"] = "auto"
     normalise: bool = True
-    reduce: Literal["mean", "sum"] = None  # type: ignore[assignment]  # filled in __post_init__
+    reduce: Literal["mean", "sum", "default"] = "default"  # type: ignore[assignment]  # settled in __post_init__
 
     def __new__(cls, step: Any = "auto", *args: Any, **options: Any) -> Ascent:
         """With step="auto" a Balanced rule is made."""
@@ -116,7 +116,8 @@ class Ascent(Dual):
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "reduce", self.reduce or ("mean" if self.normalise else "sum"))
+        if self.reduce == "default":
+            object.__setattr__(self, "reduce", "mean" if self.normalise else "sum")
         if self.reduce not in ("mean", "sum"):
             raise ValueError(f"Ascent: reduce must be 'mean' or 'sum', got {self.reduce!r}")
         if not callable(self.step):
@@ -131,10 +132,10 @@ class Ascent(Dual):
 class Balanced(Ascent):
     """Gradient-balanced ascent, `Ascent(step="auto")`: no step to tune, no unit that matters.
 
-    λ = m·u, where the unit u is measured anew every epoch, so that m = 1 lets a constraint pull as hard as the loss does.
-    m is 0 for the first 30 % of the run, then rises by 1/(30 % of the updates) while ν is above its tolerance, to at most
-    `strength`, and falls by a tenth when it is not. The penalty is rounded off around zero, and its gradient at the
-    predictions is cut to `strength` times the loss's.
+    λ = m·u, where the unit u is measured anew every epoch, so that m = 1 lets a constraint pull as hard as the loss
+    does. m is 0 for the first 30 % of the run, then rises by 1/(30 % of the updates) while ν is above its tolerance,
+    to at most `strength`, and falls by a tenth when it is not. The penalty is rounded off around zero, and its
+    gradient at the predictions is cut to `strength` times the loss's.
 
     It lowers violations at little or no cost in loss; it does not drive them to zero. Where they must vanish, take
     `Ascent(step)`, `NuPI` or `Augmented`, or repair the predictions.

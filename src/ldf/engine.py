@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from .batch import Data, leaves, tree_map
+from .batch import Data, free, leaves, tree_map
 from .lagrangian import Lagrangian
 from .task import LoaderTask, Parts, Settings, Task
 
@@ -115,14 +115,10 @@ def measure(lagrangian: Lagrangian, parts: Parts) -> None:
     lagrangian.prepare(loss, predictions, batch, sides)
 
 
-def free(predictions: Any) -> Any:
-    """The same values as the start of a graph of their own."""
-    return tree_map(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()), predictions)
-
-
 def chunks(ids: Tensor) -> Sequence[Tensor]:
     """Row numbers, some thousand at a time, along the last dimension."""
-    return ids.split(PREDICT_ROWS, dim=-1)
+    parts: Sequence[Tensor] = ids.split(PREDICT_ROWS, dim=-1)
+    return parts
 
 
 def join(parts: Sequence[Any], dim: int = 0) -> Any:

@@ -49,7 +49,7 @@ class History:
         return [name.removeprefix("nu_mean/") for name in self.columns if name.startswith("nu_mean/")]
 
     def __str__(self) -> str:
-        names = [name for name in ("epoch", "loss", "val_loss") if name in self.columns]
+        names = [name for name in self.columns if name in ("epoch", "loss", "val_loss")]
         names += [f"{part}/{name}" for name in self.constraints for part in ("nu_mean", "nu_max", "lambda")]
         stride = max(1, math.ceil(len(self.rows) / 20))
         shown = [row for index, row in enumerate(self.rows) if index % stride == 0 or index == len(self.rows) - 1]

@@ -1,8 +1,8 @@
 """The Lagrangian loss L + Σ λ ν(g) + Σ μ ν(h) and the multipliers' ascent: the paper's equation in one module.
 
 `Lagrangian` stacks all constraints of one scope side by side, [rows, K], so that a step costs one product whatever
-their number. It holds no parameters: multipliers and an epoch's sums are buffers, saved, moved and reduced like those of
-any module.
+their number. It holds no parameters: multipliers and an epoch's sums are buffers, saved, moved and reduced like those
+of any module.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .batch import leaves, tree_map
+from .batch import free, leaves, tree_map
 from .blocks import Block, GroupBlock
 from .certificate import violations
 from .constraint import Constraint, ConstraintError, check_names, first_bad
@@ -58,12 +58,13 @@ class Lagrangian(nn.Module):
             lagrangian.ascend()
 
     In eval mode it returns the same loss and adds nothing to the epoch's sums. Under torch.compile, call `prepare` on
-    one batch before the first compiled step. In distributed training every process calls `ascend`, which reduces the sums.
+    one batch before the first compiled step. In distributed training every process calls `ascend`, which reduces the
+    sums.
 
     Args:
         constraints: made by `inequality` and `equality`, each under a name of its own.
-        dual: the rule for all, or a rule for each name (λ and μ with steps of their own); None watches the constraints and
-            enforces none, the paper's M.
+        dual: the rule for all, or a rule for each name (λ and μ with steps of their own); None watches the constraints
+            and enforces none, the paper's M.
         rows: N, the number of rows of the data set; needed by a multiplier per sample.
         updates: how many times `ascend` will be called in all; needed by step="auto".
     """
@@ -104,7 +105,7 @@ class Lagrangian(nn.Module):
         self.blocks = nn.ModuleList()
         self.ready = False
         self.measured = False
-        self.register_load_state_dict_post_hook(_after_load)
+        self.register_load_state_dict_post_hook(_after_load)  # type: ignore[no-untyped-call]
 
     # ---------------------------------------------------------------- the loss
 
@@ -165,10 +166,10 @@ class Lagrangian(nn.Module):
         """What the loss and each constraint pull with at the predictions; `ascend` takes the figures in.
 
         For every constraint g = ‖∂ mean(ε∘σ)/∂ŷ‖₂, S the same in the 1-norm, and the loss's pull against it where the
-        constraint would hold, ‖∂L/∂ŷ‖₂ + h·ν/g. ε are random signs: the plain mean of a two-sided bound would have no gradient.
-        h = ‖H ε‖/‖ε‖ is the loss's curvature and ν/g how far ŷ must move to keep the constraint: a model that fits its
-        labels exactly has no gradient left, but resists as it is drawn away from them. For a quadratic loss and one
-        linear constraint, pull/g is the optimal λ itself.
+        constraint would hold, ‖∂L/∂ŷ‖₂ + h·ν/g. ε are random signs: the plain mean of a two-sided bound would have no
+        gradient. h = ‖H ε‖/‖ε‖ is the loss's curvature and ν/g how far ŷ must move to keep the constraint: a model
+        that fits its labels exactly has no gradient left, but resists as it is drawn away from them. For a quadratic
+        loss and one linear constraint, pull/g is the optimal λ itself.
         """
         self.measured = True
         parts = leaves(predictions)
@@ -186,8 +187,8 @@ class Lagrangian(nn.Module):
         size = leaves(predictions)[0].shape[0]
         reach = max(float(_length([part.detach() for part in parts], 2)), math.sqrt(size))
         with torch.enable_grad():
-            ours = _free(predictions)
-            theirs = {name: (_free(side), rest) for name, (side, rest) in pairs.items()}
+            ours = free(predictions)
+            theirs = {name: (free(side), rest) for name, (side, rest) in pairs.items()}
             for index, constraint in enumerate(self.constraints):
                 sigma, sources = self._sigma(index, ours, batch, theirs)
                 if sigma is None or not sigma.requires_grad:
@@ -197,7 +198,7 @@ class Lagrangian(nn.Module):
                 gradient, scale = _length(gradients, 2), _length(gradients, 1)
                 nu = constraint.violation(sigma.detach(), int(self.updates)).mean()
                 rows = size if isinstance(constraint.scope, Groups) else sigma.shape[0]
-                # Where σ is all but flat, ν/g has no meaning: no prediction moves further than a hundred times its size.
+                # Where σ is all but flat, ν/g has no meaning: ŷ never moves further than a hundred times its size.
                 way = (nu / gradient * math.sqrt(size / rows)).nan_to_num(0.0).clamp(max=100 * reach)
                 self.fresh[index] = torch.stack([slope + curvature * way, gradient, scale]).to(self.fresh)
                 if not bool(torch.isfinite(self.fresh[index]).all()):
@@ -213,7 +214,8 @@ class Lagrangian(nn.Module):
         """One dual update from the batches since the last: λ ← λ + s Σ ν by the paper's rule, and a new epoch's sums.
 
         Returns:
-            The row of a history: loss, and for every constraint mean and largest ν and its λ (over several λ: their mean
+            The row of a history: loss, and for every constraint mean and largest ν and its λ (over several λ: their
+                mean
             and largest).
         """
         if not self.ready or not float(self.loss_rows) > 0:
@@ -273,7 +275,7 @@ class Lagrangian(nn.Module):
         """
         found: dict[str, Tensor] = {}
         with torch.enable_grad():
-            ours = _free(predictions)
+            ours = free(predictions)
             sources = [leaf for leaf in leaves(ours) if leaf.requires_grad]
             for constraint in self.constraints:
                 if isinstance(constraint.scope, Pairs):
@@ -304,7 +306,9 @@ class Lagrangian(nn.Module):
         return list(self.blocks)  # type: ignore[arg-type]
 
     def _cut(self, leaf: Tensor) -> Tensor:
-        return _Cut.apply(leaf, self.limit) if leaf.is_floating_point() else leaf  # type: ignore[no-any-return]
+        if not leaf.is_floating_point():
+            return leaf
+        return _Cut.apply(leaf, self.limit)  # type: ignore[no-any-return, no-untyped-call]
 
     def _sides(self, pairs: PairSide | Mapping[str, PairSide] | None) -> Mapping[str, PairSide]:
         if pairs is None:
@@ -443,7 +447,7 @@ class Lagrangian(nn.Module):
             scope = block.constraints[0].scope
             if isinstance(scope, Pairs) and not float(block.count) > 0:
                 raise RuntimeError(
-                    f"constraint {block.constraints[0].name!r}: no pairs {scope.name!r} were given since the last ascend()"
+                    f"constraint {block.constraints[0].name!r}: no pairs {scope.name!r} since the last ascend()"
                 )
             tensors = [block.group_sums] if isinstance(block, GroupBlock) else [block.violations, block.maxima]
             for tensor in tensors:
@@ -517,11 +521,6 @@ def _length(gradients: Iterable[Tensor | None], order: int) -> Tensor:
     """The norm of several tensors taken as one vector."""
     parts = [torch.linalg.vector_norm(gradient, order) for gradient in gradients if gradient is not None]
     return torch.linalg.vector_norm(torch.stack(parts), order) if parts else torch.zeros(())
-
-
-def _free(predictions: Any) -> Any:
-    """The same values as the start of a graph of their own."""
-    return tree_map(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()), predictions)
 
 
 def _signs(like: Tensor, generator: torch.Generator) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from .constraint import Constraint
-from .dual import Dual, Moment
+from .dual import Dual, Moment, State
 
 TOLERANCE = 1e-3
 """A mean violation below this share of σ's scale S counts as none."""
@@ -26,7 +26,7 @@ class Multiplier(nn.Module):
     def __init__(self, constraint: Constraint, rule: Dual, columns: int, rows: int | None, like: Tensor) -> None:
         super().__init__()
         self.constraint, self.rule, self.columns = constraint, rule, columns
-        shape = {"constraint": (), "column": (columns,), "sample": (rows, columns)}[constraint.multiplier]
+        shape = {"constraint": (), "column": (columns,), "sample": (rows or 0, columns)}[constraint.multiplier]
         self.state_names: list[str] = []
         for name, value in rule.start(like.new_zeros(shape)).items():
             self.register_buffer(name, value)
@@ -40,6 +40,10 @@ class Multiplier(nn.Module):
     def value(self) -> Tensor:
         """λ, in units of loss per σ."""
         return self.multiplier * self.unit
+
+    def state(self) -> State:
+        """What the rule keeps, by name."""
+        return {name: getattr(self, name) for name in self.state_names}
 
     @property
     def signed(self) -> bool:
@@ -73,8 +77,7 @@ class Multiplier(nn.Module):
             divisor = float(self.scale)
             if divisor == 0.0:  # σ has not moved with the predictions yet: no unit to ascend in
                 return
-        state = {name: getattr(self, name) for name in self.state_names}
-        self.rule.update(state, violation / divisor, Moment(k, horizon, self.tolerance / divisor))
+        self.rule.update(self.state(), violation / divisor, Moment(k, horizon, self.tolerance / divisor))
         if not self.signed:
             self.multiplier.clamp_(min=0)
         if self.constraint.cap is not None and float(self.unit) > 0:

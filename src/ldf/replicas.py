@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from .batch import Batch, Data, leaves, tree_map
+from .batch import Batch, Data, free, pick
 from .constraint import Constraint, check_names
 from .dual import Ascent, Dual
-from .engine import PREDICT_ROWS, free, join, measure, pack, unpack
+from .engine import PREDICT_ROWS, join, measure, pack, unpack
 from .lagrangian import Lagrangian
 from .resume import shapes
 from .scopes import epoch_generator
@@ -52,18 +52,19 @@ def fit_many(
 ) -> list[Fit]:
     """Train one model for every seed, dual rule and fold, all at once; the results are those of `fit`, one by one.
 
-    The weights of all models are stacked, so that a step is one batched product instead of many small ones. The optimiser
-    must work number by number (SGD, Adam, AdamW, RMSprop and their like do; norms over all weights do not).
+    The weights of all models are stacked, so that a step is one batched product instead of many small ones. The
+    optimiser must work number by number (SGD, Adam, AdamW, RMSprop and their like do; norms over all weights do not).
 
     Args:
         factory: makes a model; called once per run, under the run's seed.
         data: (inputs, targets) or a mapping of columns, in memory.
         duals: several rules to try; `dual` where there is only one.
         seeds: of weights and batches.
-        folds: K-fold cross-validation: every seed and rule is trained K times, each time without one K-th of the rows, on
-            which it is validated (rows left over by the division are always trained on).
+        folds: K-fold cross-validation: every seed and rule is trained K times, each time without one K-th of the rows,
+            on which it is validated (rows left over by the division are always trained on).
         loss, constraints, epochs, batch_size, lr, optimizer, schedule, validation, keep, unlabelled, stratify,
-            update_every, forward, checkpoint, checkpoint_seconds, progress: as for `fit`. Where runs have batches of different
+            update_every, forward, checkpoint, checkpoint_seconds, progress: as for `fit`. Where runs have batches of
+                different
             sizes (pairs of different folds, say), all are cut to the shortest.
 
     Returns:
@@ -153,8 +154,8 @@ class _Caller(nn.Module):
 class Stacked:
     """R models and R Lagrangians with their tensors stacked, [R, …], and stepped by one vmapped call.
 
-    The Lagrangians' buffers are views into the stacked ones: what a step adds to the stacked sums, each finds in its own,
-    and what `ascend` does to its own, the next step uses.
+    The Lagrangians' buffers are views into the stacked ones: what a step adds to the stacked sums, each finds in its
+    own, and what `ascend` does to its own, the next step uses.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class Stacked:
         for model in models:
             model.train()
         callers = [_Caller(model, settings.forward) for model in models]
-        self.params, self.buffers = stack_module_state(callers)  # type: ignore[arg-type]
+        self.params, self.buffers = stack_module_state(callers)
         self.caller = copy.deepcopy(callers[0])
         self.shared: dict[str, Tensor] = {}
         self.template: Lagrangian | None = None
@@ -207,7 +208,7 @@ class Stacked:
         predictions = self._predictions(self.task.data, rows)
         for run, lagrangian in enumerate(self.lagrangians):
             if not (lagrangian.ready and lagrangian.measured):
-                own = free(tree_map(lambda leaf, r=run: leaf[r], predictions))
+                own = free(pick(predictions, run))
                 measure(lagrangian, self.task.parts(own, _slice(step, run)))
         if self.template is None:
             self._stack()
@@ -232,7 +233,7 @@ class Stacked:
         """Every model's predictions for rows of its own, some thousand at a time."""
         rows = torch.stack(list(ids)).split(PREDICT_ROWS, dim=1)
         together = join([self._predictions(data, some) for some in rows], dim=1)
-        return [tree_map(lambda leaf, r=run: leaf[r], together) for run in range(len(self.models))]
+        return [pick(together, run) for run in range(len(self.models))]
 
     def weights(self, run: int) -> dict[str, Tensor]:
         """One model's slice of the stacked weights and buffers."""
@@ -254,7 +255,7 @@ class Stacked:
             for prefix, held in (("params", self.params), ("buffers", self.buffers)):
                 for name, value in unpack(state, prefix).items():
                     held[name].copy_(value)
-        device = leaves(list(self.params.values()))[0].device
+        device = next(iter(self.params.values())).device
         for run, lagrangian in enumerate(self.lagrangians):
             own = unpack(state, f"lagrangian.{run}")
             lagrangian.load_state_dict({name: value.to(device) for name, value in own.items()})

@@ -162,6 +162,7 @@ def _plain(value: Any) -> Any:
 
 
 def shapes(model: nn.Module) -> str:
+    """What tells this architecture from others."""
     shapes = [f"{name}{list(value.shape)}" for name, value in model.state_dict().items()]
     return (
         f"{type(model).__name__} of {len(shapes)} tensors, {hashlib.sha256(' '.join(shapes).encode()).hexdigest()[:8]}"

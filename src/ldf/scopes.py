@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batch import rows_of
+from .batch import describe, rows_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class Pairs:
 
     def __post_init__(self) -> None:
         if not isinstance(self.indices, Tensor) or self.indices.dtype != torch.int64:
-            raise TypeError(f"Pairs {self.name!r}: indices must be an int64 tensor, got {_kind(self.indices)}")
+            raise TypeError(f"Pairs {self.name!r}: indices must be an int64 tensor, got {describe(self.indices)}")
         if self.indices.ndim != 2 or self.indices.shape[1] != 2 or self.indices.shape[0] == 0:
             raise ValueError(f"Pairs {self.name!r}: indices must have shape [P, 2], got {list(self.indices.shape)}")
         if int(self.indices.min()) < 0:
@@ -86,7 +86,7 @@ class Groups:
             elif labels.dtype == torch.int64 and labels.ndim == 1 and len(labels):
                 found = int(labels.max()) + 1
             else:
-                raise TypeError(f"Groups: labels must be [N] int64 or [N, G] bool, got {_kind(labels)}")
+                raise TypeError(f"Groups: labels must be [N] int64 or [N, G] bool, got {describe(labels)}")
             count = found if count is None else count
             if count < found:
                 raise ValueError(f"Groups: label {found - 1} needs count ≥ {found}, got {count}")
@@ -169,7 +169,7 @@ class StratifiedBatches:
 
     def __init__(self, labels: Tensor, batch_size: int, *, at_least: int = 1, seed: int = 0) -> None:
         if not isinstance(labels, Tensor) or labels.dtype != torch.int64 or labels.ndim != 1 or not len(labels):
-            raise TypeError(f"StratifiedBatches: labels must be a non-empty [N] int64 tensor, got {_kind(labels)}")
+            raise TypeError(f"StratifiedBatches: labels must be a non-empty [N] int64 tensor, got {describe(labels)}")
         if batch_size < 1 or at_least < 0:
             raise ValueError(f"StratifiedBatches: batch_size ≥ 1 and at_least ≥ 0, got {batch_size} and {at_least}")
         self.labels, self.batch_size, self.at_least, self.seed, self.epoch = labels, batch_size, at_least, seed, 0
@@ -215,7 +215,3 @@ def epoch_generator(seed: int, epoch: int, stream: int = 0) -> torch.Generator:
 def check_rows(predictions: Any, scope: Scope) -> int:
     """How many rows σ must have for these predictions."""
     return rows_of(predictions, dim=1 if isinstance(scope, Pairs) else 0)
-
-
-def _kind(thing: Any) -> str:
-    return f"{list(thing.shape)} {thing.dtype}" if isinstance(thing, Tensor) else type(thing).__name__

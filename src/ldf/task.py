@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from .batch import Batch, Data, as_batch, tree_map
+from .batch import Batch, Data, as_batch, pick
 from .constraint import Constraint
 from .lagrangian import PairSide
 from .scopes import Groups, Pairs, epoch_generator, shuffled, stratified
@@ -58,7 +58,8 @@ class Settings:
 
 
 Step = dict[str, Tensor]
-"""The row numbers of one step: "ids" labelled, "free" unlabelled, "pairs/NAME" the numbers of pairs; [R, …] for R runs."""
+"""The row numbers of one step: "ids" labelled, "free" unlabelled, "pairs/NAME" the numbers of pairs; [R, …] for R
+runs."""
 
 Parts = tuple[Tensor, Any, Batch, dict[str, PairSide]]
 """What a Lagrangian takes: loss, predictions, batch, pairs."""
@@ -170,7 +171,9 @@ class Task:
 
     def _rows(self, step: Step) -> Tensor:
         rows = [step[name] for name in ("ids", "free") if name in step]
-        rows += [pool.rows_of(step[f"pairs/{name}"].clamp(min=0)) for name, pool in self.pools.items() if f"pairs/{name}" in step]
+        for name, pool in self.pools.items():
+            if f"pairs/{name}" in step:
+                rows.append(pool.rows_of(step[f"pairs/{name}"].clamp(min=0)))
         return torch.cat(rows) if len(rows) > 1 else rows[0]
 
     def parts(self, predictions: Any, step: Step) -> Parts:
@@ -189,13 +192,13 @@ class Task:
                 numbers = given.clamp(min=0)
                 partners, place = pool.partners(numbers)
                 stop = start + pool.rows_of(numbers).shape[0]
-                side = tree_map(lambda leaf, a=start, b=stop, at=place: leaf[a:b][at], predictions)
+                side = pick(pick(predictions, slice(start, stop)), place)
                 columns = {k: v for k, v in self.data.take(partners, targets=False).columns().items() if k != "ids"}
                 sides[name] = (side, Batch(ids=numbers, present=given >= 0, **columns))
                 start = stop
-        ours = tree_map(lambda leaf: leaf[: rows.shape[0]], predictions)
+        ours = pick(predictions, slice(rows.shape[0]))
         batch = self.data.take(rows, targets="free" not in step)
-        head = ours if "free" not in step else tree_map(lambda leaf: leaf[:labelled], ours)
+        head = pick(ours, slice(labelled)) if "free" in step else ours
         return self.settings.loss(head, self.data.targets[ids]), ours, batch, sides
 
     def fingerprint(self) -> dict[str, Any]:
@@ -253,8 +256,8 @@ class LoaderTask:
         stratify: Any,
         device: torch.device,
     ) -> None:
-        self.settings, self.loader, self.device, self.rows = settings, loader, device, None
-        if not hasattr(loader, "__len__") or not hasattr(loader, "__iter__"):
+        self.settings, self.loader, self.device = settings, loader, device
+        if not isinstance(loader, Sized) or not isinstance(loader, Iterable):
             raise TypeError(f"data must be tensors or a DataLoader with a length, got {type(loader).__name__}")
         self.steps = len(loader)
         if self.steps == 0:
@@ -275,7 +278,8 @@ class LoaderTask:
         self.held_out = [torch.arange(self.check.rows if self.check else 0)]
         if settings.patience and not self.validates:
             raise ValueError("patience needs validation data")
-        self.rows = len(loader.dataset) if hasattr(loader, "dataset") and hasattr(loader.dataset, "__len__") else None
+        dataset = getattr(loader, "dataset", None)
+        self.rows = len(dataset) if isinstance(dataset, Sized) else None
         every = settings.update_every
         self.updates_per_epoch = math.ceil(self.steps / every) if every else 1
 

@@ -104,8 +104,8 @@ def fit(
             (inputs, targets), (inputs, targets, ids) or mappings.
         loss: (predictions, targets) → scalar.
         constraints: made by `inequality` and `equality`.
-        dual: the rule that moves the multipliers, or one for each constraint's name; by default `Ascent(step="auto")`, which
-            needs no tuning. None watches the constraints and enforces none (the paper's M).
+        dual: the rule that moves the multipliers, or one for each constraint's name; by default `Ascent(step="auto")`,
+            which needs no tuning. None watches the constraints and enforces none (the paper's M).
         epochs: passes over the data.
         batch_size: rows per step, for data in memory.
         lr: of Adam, the default optimiser.
@@ -114,14 +114,15 @@ def fit(
         validation: the share of the data to hold out, or labelled data of their own; looked at after every epoch.
         keep: with validation, the "best" iterate by feasibility first, then loss, or the "last" one.
         patience: stop after this many epochs without a better iterate; needs validation.
-        unlabelled: inputs without targets (or a mapping of columns), on which the constraints are enforced too. They are
-            numbered after the labelled rows.
+        unlabelled: inputs without targets (or a mapping of columns), on which the constraints are enforced too. They
+            are numbered after the labelled rows.
         stratify: [n] int64: every batch holds every group, however rare.
         update_every: update the multipliers every so many steps, and at the end of an epoch; by default only then.
         forward: (model, batch) → predictions; by default model(batch.inputs).
         seed: of batches, held-out rows and everything random in the model.
         compile: compile the step with torch.compile.
-        checkpoint: a folder; a run that finds its own checkpoint there goes on from it, bit for bit as if never stopped.
+        checkpoint: a folder; a run that finds its own checkpoint there goes on from it, bit for bit as if never
+            stopped.
         checkpoint_seconds: how often to write it; also written at the end.
         progress: True or False; by default on a terminal only.
 
@@ -192,14 +193,14 @@ def train(
                 saved.restore_random()
             engine.measure(step)
             optimizer.zero_grad(set_to_none=True)
-            engine.objective(step).backward()  # type: ignore[no-untyped-call]
+            engine.objective(step).backward()
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
             last = index + 1 == task.steps
             if last or (settings.update_every and (index + 1) % settings.update_every == 0):
-                for run, lagrangian in enumerate(engine.lagrangians):
-                    rows[run].append(lagrangian.ascend())
+                for kept, lagrangian in zip(rows, engine.lagrangians, strict=True):
+                    kept.append(lagrangian.ascend())
             if saved and not last and saved.due():
                 saved.write(epoch, index + 1, rows, False)
         if not rows[0]:

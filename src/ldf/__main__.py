@@ -1,0 +1,19 @@
+"""`ldf`, or `python -m ldf`: the command line, or a word on what it needs."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; what goes wrong is said in one line, and the exit code is 1."""
+    try:
+        from .cli import app
+    except ModuleNotFoundError as missing:
+        sys.exit(f"ldf: the command line needs {missing.name}: pip install 'ldf[cli]'")
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        sys.exit(f"ldf: {error}")
+
+
+if __name__ == "__main__":
+    main()
