@@ -414,6 +414,8 @@ class Lagrangian(nn.Module):
                 return None, []
             predictions, batch = sides[constraint.scope.name]
         sigma = constraint.evaluate(predictions, batch)
+        if isinstance(constraint.scope, Pairs) and getattr(batch, "present", None) is not None:
+            sigma = sigma[batch.present]
         if isinstance(constraint.scope, Groups):
             (block,) = [b for b in self.stacks() if b.constraints[0] is constraint]
             assert isinstance(block, GroupBlock)
