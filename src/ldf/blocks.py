@@ -64,7 +64,7 @@ class Block(nn.Module):
         buffer("visits", (rows,) if rows is not None else ())
         buffer("violations", (columns,))
         buffer("maxima", (columns,))
-        buffer("count", ())
+        buffer("count", (1,))  # not []: torch.compile loses what is added to a float64 tensor without dimensions
         for multiplier, part in zip(self.multipliers, self.slices, strict=True):
             constraint = multiplier.constraint
             floor = -1.0 if constraint.kind == "equality" else 0.0
@@ -83,7 +83,9 @@ class Block(nn.Module):
         """σ − ε for inequalities, σ drawn towards zero by ε for equalities."""
         return sigma - torch.clamp(sigma, self.low, self.high) if self.slackened else sigma
 
-    def forward(self, sigma: Tensor, ids: Tensor | None, present: Tensor | None = None) -> Tensor:
+    def forward(
+        self, sigma: Tensor, ids: Tensor | None, present: Tensor | None = None, remember: bool = True
+    ) -> Tensor:
         """Σ_i λ_i mean_l ν_i(l), and the sums over the epoch.
 
         Args:
@@ -108,7 +110,7 @@ class Block(nn.Module):
             sigma, degree = sigma * present[:, None], degree * present[:, None]
             rows = present.sum().clamp_min(1)
         totals = degree.sum(0)
-        if self.training:
+        if remember:
             self.accumulate(sigma.detach(), degree.detach(), totals.detach(), ids, present)
         return self.price(degree, totals, weight, curvature) / rows
 
@@ -151,7 +153,7 @@ class Block(nn.Module):
         if self.per_row:
             return [(self.sums[:, part], self.visits[:, None]) for part in self.slices]
         sums = self.sums if self.signed else self.violations
-        return [(sums[part], self.count) for part in self.slices]
+        return [(sums[part], self.count[0]) for part in self.slices]
 
     def statistics(self) -> list[tuple[Tensor, Tensor]]:
         """For every constraint: mean ν of each column over the epoch [k], and its maximum [k]."""
@@ -201,6 +203,8 @@ class GroupBlock(Block):
     running_sums: Tensor
     running_counts: Tensor
     window: Tensor
+    rows_seen: Tensor
+    shares: Tensor
 
     def __init__(self, multiplier: Multiplier, statistics: int, like: Tensor) -> None:
         super().__init__([multiplier], None, like)
@@ -212,6 +216,8 @@ class GroupBlock(Block):
         self.register_buffer("running_sums", like.new_zeros(count, statistics))
         self.register_buffer("running_counts", like.new_zeros(count))
         self.register_buffer("window", like.new_full((count,), WINDOW))
+        self.register_buffer("rows_seen", like.new_zeros(1))
+        self.register_buffer("shares", like.new_zeros(count))  # of the last epoch's rows, over all processes
 
     def means(self, statistic: Tensor, member: Tensor, remember: bool) -> Tensor:
         """[G, k]: running means by value, this batch's by gradient."""
@@ -224,26 +230,39 @@ class GroupBlock(Block):
             # A group nobody has seen yet is taken to be like the rest: it neither pulls nor is pulled.
             overall = sums.sum(0) / counts.sum().clamp_min(1)
             value = torch.where(counts[:, None] > 0, sums / counts.clamp_min(1e-12)[:, None], overall)
-            # This batch's expected number of rows in each group, from the running shares.
-            expected = counts / counts.sum().clamp_min(1) * batch_counts.sum()
+            # The rows of each group to expect in a batch, by the last epoch's shares; in the first, by those so far.
+            rows = len(statistic)
+            so_far = (self.group_counts + batch_counts) / (self.rows_seen + rows)
+            expected = torch.where(self.shares > 0, self.shares, so_far) * rows
             if remember:
                 self.running_sums.copy_(sums)
                 self.running_counts.copy_(counts)
                 self.group_sums.add_(batch_sums)
                 self.group_counts.add_(batch_counts)
+                self.rows_seen.add_(rows)
         pull = batch_sums / expected.clamp_min(1e-12)[:, None]
         return value + (pull - pull.detach())
 
-    def forward(self, statistic: Tensor, member: Tensor | None, present: Tensor | None = None) -> Tensor:
+    def forward(
+        self, statistic: Tensor, member: Tensor | None, present: Tensor | None = None, remember: bool = True
+    ) -> Tensor:
         """Σ μ ν(h(means)). statistic: [rows, k]; member: [rows, G]; no row fills up a batch here."""
         assert member is not None
-        sigma = self.groups.compare(self.means(statistic, member, remember=self.training))[None]
+        sigma = self.groups.compare(self.means(statistic, member, remember=remember))[None]
         degree = self.degree(self.relaxed(sigma), self.offset if self.curved else None)
         return self.price(degree, degree[0], self.weight, self.curvature)
 
     def totals(self) -> tuple[list[Tensor], list[Tensor]]:
         """What processes add up: sums and counts of every group."""
-        return [self.group_sums, self.group_counts], []
+        return [self.group_sums, self.group_counts, self.rows_seen], []
+
+    def share(self) -> None:
+        """After the sums of all processes were added up: running means from them, the same for all."""
+        seen = self.group_counts > 0
+        counts = (self.group_counts / 4).clamp(1.0, WINDOW)
+        means = self.group_sums / self.group_counts.clamp_min(1)[:, None]
+        self.running_sums.copy_(torch.where(seen[:, None], means * counts[:, None], self.running_sums))
+        self.running_counts.copy_(torch.where(seen, counts, self.running_counts))
 
     def settle(self) -> None:
         """The epoch's exact ν from the epoch's exact means."""
@@ -251,7 +270,9 @@ class GroupBlock(Block):
         running = self.running_sums / self.running_counts.clamp_min(1e-12)[:, None]
         means = torch.where(counts > 0, self.group_sums / counts.clamp_min(1), running)
         unseen = (counts[:, 0] == 0) & (self.running_counts == 0)
-        means = torch.where(unseen[:, None], means[~unseen].mean(0), means)
+        seen = (~unseen).to(means)[:, None]
+        means = torch.where(unseen[:, None], (means * seen).sum(0) / seen.sum().clamp_min(1), means)
+        self.shares.copy_(self.group_counts / self.rows_seen)
         sigma = self.relaxed(self.groups.compare(means)[None])
         self.sums.copy_(self.degree(sigma, self.offset if self.curved else None)[0])
         violation = torch.maximum(sigma, sigma * self.own_floor)[0]
@@ -262,9 +283,11 @@ class GroupBlock(Block):
 
     def outcome(self) -> list[tuple[Tensor, Tensor]]:
         """Σ of the degree [q], over one set of groups."""
-        return [(self.sums, self.count)]
+        return [(self.sums, self.count[0])]
 
     def reset(self) -> None:
         """A new epoch begins; the running means go on."""
-        for tensor in (self.group_sums, self.group_counts, self.sums, self.violations, self.maxima, self.count):
+        for tensor in (self.group_sums, self.group_counts, self.rows_seen):
+            tensor.zero_()
+        for tensor in (self.sums, self.violations, self.maxima, self.count):
             tensor.zero_()

@@ -10,7 +10,7 @@ nothing changes.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -82,8 +82,22 @@ class Fixed(Dual):
         """Nothing moves."""
 
 
+class _AutoStep(ABCMeta):
+    """Ascent() and Ascent("auto") make a Balanced rule: in the call, so that copying and pickling are left alone."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        step = args[0] if args else options.get("step", "auto")
+        if cls is Ascent and isinstance(step, str):
+            if step != "auto":
+                raise ValueError(f"Ascent: step must be a number > 0, a function of k or 'auto', got {step!r}")
+            if len(args) > 1 or options.keys() - {"step"}:
+                raise ValueError("Ascent: step='auto' takes no further argument; Balanced(strength=…) has the one knob")
+            return Balanced()
+        return super().__call__(*args, **options)
+
+
 @dataclass(frozen=True)
-class Ascent(Dual):
+class Ascent(Dual, metaclass=_AutoStep):
     """λ ← λ + s_k Σ_l ν(g(ŷ_l)): the paper's dual ascent, from the predictions made during the epoch.
 
     On constraints of degree="satisfiability" this is the classical signed ascent λ ← [λ + s σ]₊.
@@ -104,16 +118,6 @@ class Ascent(Dual):
     step: float | Callable[[int], float] | Literal["auto"] = "auto"
     normalise: bool = True
     reduce: Literal["mean", "sum", "default"] = "default"  # type: ignore[assignment]  # settled in __post_init__
-
-    def __new__(cls, step: Any = "auto", *args: Any, **options: Any) -> Ascent:
-        """With step="auto" a Balanced rule is made."""
-        if cls is Ascent and isinstance(step, str):
-            if step != "auto":
-                raise ValueError(f"Ascent: step must be a number > 0, a function of k or 'auto', got {step!r}")
-            if args or options:
-                raise ValueError("Ascent: step='auto' takes no further argument; Balanced(strength=…) has the one knob")
-            return Balanced()
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if self.reduce == "default":

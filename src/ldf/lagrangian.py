@@ -58,8 +58,8 @@ class Lagrangian(nn.Module):
             lagrangian.ascend()
 
     In eval mode it returns the same loss and adds nothing to the epoch's sums. Under torch.compile, call `prepare` on
-    one batch before the first compiled step. In distributed training every process calls `ascend`, which reduces the
-    sums.
+    one batch before the first compiled step, and with step="auto" before the first of every epoch. In distributed
+    training every process calls `ascend`, which reduces the sums.
 
     Args:
         constraints: made by `inequality` and `equality`, each under a name of its own.
@@ -69,6 +69,8 @@ class Lagrangian(nn.Module):
         updates: how many times `ascend` will be called in all; needed by step="auto".
     """
 
+    rank: Tensor
+    names: Tensor
     fresh: Tensor
     limit: Tensor
     loss_sum: Tensor
@@ -88,6 +90,9 @@ class Lagrangian(nn.Module):
         self.constraints = check_names(constraints)
         self.rules = tuple(_rules(self.constraints, dual))
         self.rows, self.horizon = rows, updates
+        for name, value in (("rows", rows), ("updates", updates)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} must be a whole number ≥ 1, got {value!r}")
         for constraint, rule in zip(self.constraints, self.rules, strict=True):
             if rule.needs_horizon and not updates:
                 raise ValueError(
@@ -128,7 +133,10 @@ class Lagrangian(nn.Module):
         sides = self._sides(pairs)
         if not self.ready or (self.normalises and not self.measured and loss.requires_grad):
             if torch.compiler.is_compiling():
-                raise RuntimeError("call lagrangian.prepare(loss, predictions, batch) once before the compiled step")
+                raise RuntimeError(
+                    "call lagrangian.prepare(loss, predictions, batch) before the first compiled step, and with "
+                    "step='auto' before the first of every epoch"
+                )
             self.prepare(loss, predictions, batch, sides)
         if self.cuts:
             predictions = tree_map(self._cut, predictions)
@@ -137,7 +145,7 @@ class Lagrangian(nn.Module):
         for block in self.blocks:
             found = self._block_sigma(block, predictions, batch, sides)
             if found is not None:
-                total = total + block(*found)
+                total = total + block(*found, remember=self.training)
         if self.training:
             rows = leaves(predictions)[0].shape[0]
             self.loss_sum.add_(loss.detach(), alpha=rows)
@@ -159,8 +167,12 @@ class Lagrangian(nn.Module):
         """
         sides = self._sides(pairs)
         if not self.ready:
-            self._lay_out(predictions, batch, sides)
-        self.measure(loss, predictions, batch, sides)
+            with torch.inference_mode(False):
+                self._lay_out(predictions, batch, sides)
+        if torch.is_grad_enabled() and (loss.requires_grad or not self.normalises):
+            self.measure(loss, predictions, batch, sides)
+        elif self.normalises and self.training:
+            raise ValueError("measuring needs predictions that the loss was computed from, with gradients enabled")
 
     def measure(self, loss: Tensor, predictions: Any, batch: Any, pairs: Mapping[str, PairSide]) -> None:
         """What the loss and each constraint pull with at the predictions; `ascend` takes the figures in.
@@ -171,12 +183,13 @@ class Lagrangian(nn.Module):
         that fits its labels exactly has no gradient left, but resists as it is drawn away from them. For a quadratic
         loss and one linear constraint, pull/g is the optimal λ itself.
         """
-        self.measured = True
-        parts = leaves(predictions)
-        if not loss.requires_grad or not any(part.requires_grad for part in parts):
+        parts = [part for part in leaves(predictions) if part.requires_grad]
+        if self.normalises and not (loss.requires_grad and parts):
             raise ValueError("measuring needs predictions that the loss was computed from, with gradients enabled")
-        found = torch.autograd.grad(loss, parts, create_graph=True, allow_unused=True)
-        if all(gradient is None for gradient in found):
+        found: Sequence[Tensor | None] = ()
+        if loss.requires_grad and parts:
+            found = torch.autograd.grad(loss, parts, create_graph=True, allow_unused=True)
+        if self.normalises and all(gradient is None for gradient in found):
             raise ValueError(
                 "the task loss does not depend on the predictions given: pass what the loss was computed from (logits "
                 "rather than probabilities, say), or use a rule with normalise=False"
@@ -191,9 +204,14 @@ class Lagrangian(nn.Module):
             theirs = {name: (free(side), rest) for name, (side, rest) in pairs.items()}
             for index, constraint in enumerate(self.constraints):
                 sigma, sources = self._sigma(index, ours, batch, theirs)
-                if sigma is None or not sigma.requires_grad:
+                if sigma is None or not sigma.requires_grad or not sigma.numel():
                     self.fresh[index] = 0.0
                     continue
+                if not bool(torch.isfinite(sigma).all()):
+                    raise ConstraintError(
+                        f"constraint {constraint.name!r}: its function gave "
+                        f"{first_bad(sigma.reshape(len(sigma), -1))}; every value must be finite"
+                    )
                 gradients = torch.autograd.grad((_signs(sigma, signs) * sigma).mean(), sources, allow_unused=True)
                 gradient, scale = _length(gradients, 2), _length(gradients, 1)
                 nu = constraint.violation(sigma.detach(), int(self.updates)).mean()
@@ -206,6 +224,7 @@ class Lagrangian(nn.Module):
                         f"constraint {constraint.name!r}: the gradient of its function is not finite at these "
                         "predictions; a square root or division at zero is the usual cause"
                     )
+        self.measured = True
 
     # ---------------------------------------------------------------- the multipliers
 
@@ -218,9 +237,10 @@ class Lagrangian(nn.Module):
                 mean
             and largest).
         """
+        if self.ready:
+            self._reduce()
         if not self.ready or not float(self.loss_rows) > 0:
             raise RuntimeError("ascend() without any batch since the last one: call lagrangian(loss, …) first")
-        self._reduce()
         self._check_sums()
         k = int(self.updates)
         row = {"loss": float(self.loss_sum / self.loss_rows)}
@@ -316,6 +336,8 @@ class Lagrangian(nn.Module):
         if isinstance(pairs, Mapping):
             return pairs
         names = {c.scope.name for c in self.constraints if isinstance(c.scope, Pairs)}
+        if not names:
+            raise ValueError("pairs were given, but no constraint stands on pairs: scope=ldf.Pairs(…)")
         if len(names) != 1:
             raise ValueError(f"constraints stand on {len(names)} sets of pairs {sorted(names)}: give a mapping by name")
         return {names.pop(): pairs}
@@ -324,6 +346,7 @@ class Lagrangian(nn.Module):
         """See how many columns every constraint has, and lay out all buffers."""
         widths = []
         like = leaves(predictions)[0]
+        dtype = torch.float32  # at least: an epoch's sums in half precision would stand still
         with torch.no_grad():
             for constraint in self.constraints:
                 side = (predictions, batch)
@@ -335,7 +358,7 @@ class Lagrangian(nn.Module):
                         )
                     side = sides[constraint.scope.name]
                 sigma = constraint.evaluate(*side)
-                like = sigma
+                dtype = torch.promote_types(dtype, sigma.dtype)
                 statistics = sigma.shape[1]
                 if isinstance(constraint.scope, Groups):
                     compared = constraint.scope.compare(sigma.new_zeros(constraint.scope.count, statistics))
@@ -347,15 +370,20 @@ class Lagrangian(nn.Module):
                     widths.append((len(compared), statistics))
                 else:
                     widths.append((statistics, statistics))
-        self._build(widths, like.detach())
+        self._build(widths, torch.empty((), dtype=dtype, device=like.device))
 
     def _build(self, widths: Sequence[Sequence[int]], like: Tensor) -> None:
         self.register_buffer("columns", torch.tensor(widths, dtype=torch.int64, device=like.device).reshape(-1, 2))
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=like.device))
+        self.register_buffer(
+            "rank", torch.tensor(_rank(), device=like.device), persistent=False
+        )  # whose sums these are
+        self.register_buffer("names", _encoded(self.constraints).to(like.device))
         self.register_buffer("fresh", like.new_zeros(len(self.constraints), 3))
         self.register_buffer("limit", like.new_full((), math.inf))
-        self.register_buffer("loss_sum", like.new_zeros(()))
-        self.register_buffer("loss_rows", like.new_zeros(()))
+        # [1], not []: torch.compile loses what a graph adds to a float64 tensor without dimensions.
+        self.register_buffer("loss_sum", like.new_zeros(1))
+        self.register_buffer("loss_rows", like.new_zeros(1))
         stacks: dict[tuple[str, bool], list[Multiplier]] = {}
         singles: list[tuple[Multiplier, int]] = []
         for constraint, rule, (width, statistics) in zip(self.constraints, self.rules, widths, strict=True):
@@ -374,7 +402,6 @@ class Lagrangian(nn.Module):
         for multiplier, statistics in singles:
             self.blocks.append(GroupBlock(multiplier, statistics, like))
         for block in self.stacks():
-            block.train(self.training)
             block.refresh(0, learned=False)
         self.ready = True
 
@@ -387,7 +414,13 @@ class Lagrangian(nn.Module):
         assert isinstance(block, Block)
         scope = block.constraints[0].scope
         if isinstance(scope, Groups):
-            statistic = block.constraints[0].evaluate(predictions, batch)
+            assert isinstance(block, GroupBlock)
+            statistic = block.constraints[0].evaluate(predictions, batch).to(block.sums.dtype)
+            if statistic.shape[1] != block.group_sums.shape[1]:
+                raise ConstraintError(
+                    f"constraint {block.constraints[0].name!r}: its function gave {block.group_sums.shape[1]} columns "
+                    f"at first and {statistic.shape[1]} now; the number of columns must stay the same"
+                )
             return statistic, scope.membership(batch).to(statistic.dtype), None
         if isinstance(scope, Pairs):
             if scope.name not in sides:
@@ -402,7 +435,8 @@ class Lagrangian(nn.Module):
                 )
         ids = getattr(batch, "ids", None) if block.per_row else None
         present = getattr(batch, "present", None) if isinstance(scope, Pairs) else None
-        return (found[0] if len(found) == 1 else torch.cat(found, 1)), ids, present
+        stacked = found[0] if len(found) == 1 else torch.cat(found, 1)
+        return stacked.to(block.sums.dtype), ids, present
 
     def _sigma(
         self, index: int, predictions: Any, batch: Any, sides: Mapping[str, PairSide]
@@ -419,8 +453,8 @@ class Lagrangian(nn.Module):
         if isinstance(constraint.scope, Groups):
             (block,) = [b for b in self.stacks() if b.constraints[0] is constraint]
             assert isinstance(block, GroupBlock)
-            member = constraint.scope.membership(batch).to(sigma.dtype)
-            sigma = constraint.scope.compare(block.means(sigma, member, remember=False))
+            member = constraint.scope.membership(batch).to(block.sums.dtype)
+            sigma = constraint.scope.compare(block.means(sigma.to(member), member, remember=False))
         return sigma, [leaf for leaf in leaves(predictions) if leaf.requires_grad]
 
     def _explain(self, loss: Tensor, predictions: Any, batch: Any, sides: Mapping[str, PairSide]) -> None:
@@ -471,7 +505,8 @@ class Lagrangian(nn.Module):
         if world == 1:
             return
         self.fresh.div_(world)
-        added, largest = [self.loss_sum, self.loss_rows, self.fresh], []
+        strange = self.loss_sum.new_tensor([float(int(self.rank) not in (-1, _rank()))])
+        added, largest = [strange, self.loss_sum, self.loss_rows, self.fresh], []
         for block in self.stacks():
             sums, maxima = block.totals()
             added += sums
@@ -486,16 +521,25 @@ class Lagrangian(nn.Module):
             torch.distributed.all_reduce(flat, op=operation)
             for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
                 tensor.copy_(part.view_as(tensor))
+        if float(strange) > 0:
+            raise RuntimeError(
+                "this process's sums were overwritten by another's: DistributedDataParallel broadcasts the buffers "
+                "of what it wraps; wrap the model alone, or say DistributedDataParallel(…, broadcast_buffers=False)"
+            )
+        self.rank.fill_(_rank())
+        for block in self.stacks():
+            if isinstance(block, GroupBlock):
+                block.share()
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        names = state_dict.get(f"{prefix}names")
+        if names is not None and not torch.equal(names.cpu(), _encoded(self.constraints)):
+            theirs = bytes(names.tolist()).decode().split("\n")
+            raise ValueError(
+                f"this state is of the constraints {theirs}; here are {[c.name for c in self.constraints]}"
+            )
         if not self.ready and f"{prefix}columns" in state_dict:
-            widths = state_dict[f"{prefix}columns"]
-            if len(widths) != len(self.constraints):
-                raise ValueError(
-                    f"this state is of {len(widths)} constraints, and here are {len(self.constraints)}: "
-                    f"{', '.join(c.name for c in self.constraints)}"
-                )
-            self._build(widths.tolist(), state_dict[f"{prefix}loss_sum"].detach())
+            self._build(state_dict[f"{prefix}columns"].tolist(), state_dict[f"{prefix}loss_sum"].detach())
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
@@ -516,6 +560,9 @@ def _rules(constraints: Sequence[Constraint], dual: Dual | Mapping[str, Dual] | 
     unknown, missing = sorted(set(dual) - set(names)), [name for name in names if name not in dual]
     if unknown or missing:
         raise ValueError(f"dual must have a rule for each of {names}; unknown: {unknown}, missing: {missing}")
+    for name in names:
+        if not isinstance(dual[name], Dual):
+            raise TypeError(f"dual: the rule for {name!r} must be one such as ldf.Ascent(1e-2), got {dual[name]!r}")
     return [dual[name] for name in names]
 
 
@@ -530,13 +577,27 @@ def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randint(0, 2, like.shape, generator=generator).to(like) * 2 - 1
 
 
+def _encoded(constraints: Sequence[Constraint]) -> Tensor:
+    """The constraints' names in their order, as a tensor: a state dict holds nothing else."""
+    return torch.tensor(list("\n".join(constraint.name for constraint in constraints).encode()), dtype=torch.uint8)
+
+
+def _rank() -> int:
+    """This process's number; −1 where there is only one, so far."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_rank() if distributed else -1
+
+
 def _curvature(gradients: Sequence[Tensor | None], parts: Sequence[Tensor], generator: torch.Generator) -> Tensor:
     """‖H ε‖/‖ε‖ for the Hessian of the loss by the predictions and random signs ε; 0 where it has none."""
     chosen = [gradient for gradient in gradients if gradient is not None and gradient.requires_grad]
     if not chosen:
         return torch.zeros(())
     directions = [_signs(gradient, generator) for gradient in chosen]
-    curved = torch.autograd.grad(chosen, parts, directions, retain_graph=True, allow_unused=True)
+    try:
+        curved = torch.autograd.grad(chosen, parts, directions, retain_graph=True, allow_unused=True)
+    except RuntimeError:  # a loss that can be differentiated only once: compiled, or CTC
+        return torch.zeros(())
     return _length(curved, 2) / _length(directions, 2)
 
 
@@ -545,5 +606,6 @@ def _after_load(module: nn.Module, keys: Any) -> None:
     if isinstance(module, Lagrangian) and module.ready:
         for block in module.stacks():
             block.refresh(int(module.updates), learned=False)
+        module.rank.fill_(_rank())
         known = all(float(multiplier.scale) > 0 for multiplier in module._multipliers())
         module.measured = bool(module.fresh.any()) or (known and not any(rule.tracks for rule in module.rules))

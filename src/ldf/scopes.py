@@ -88,6 +88,8 @@ class Groups:
             else:
                 raise TypeError(f"Groups: labels must be [N] int64 or [N, G] bool, got {describe(labels)}")
             count = found if count is None else count
+            if labels.ndim == 2 and count != found:
+                raise ValueError(f"Groups: membership in {found} groups, but count = {count}")
             if count < found:
                 raise ValueError(f"Groups: label {found - 1} needs count ≥ {found}, got {count}")
         elif count is None:

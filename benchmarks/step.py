@@ -1,0 +1,451 @@
+"""What one training step under constraints costs, as a multiple of a plain PyTorch step.
+
+All variants run in one process, in turns: each trains for 10 steps, then the next, round after round, so that whatever
+else the machine does falls on all of them. Every epoch of 50 steps has its shuffle and its multiplier update in it. A
+figure is the median over the rounds of a variant's time over the plain step's in the same round.
+
+    python benchmarks/step.py [--json] [--rounds N] [--threads N] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+import ldf
+
+ROWS, BATCH, INPUTS, HIDDEN, OUTPUTS = 3200, 64, 100, 128, 50
+STEPS = ROWS // BATCH
+BURST = 10
+LR, BETAS, EPS = 1e-3, (0.9, 0.999), 1e-8  # Adam's defaults
+DUAL_STEP = 1e-2
+REPLICAS = 8
+
+KEYS = (
+    "plain",
+    "ldf_eager",
+    "ldf_compiled",
+    "plain_compiled",
+    "ldf_auto",
+    "penalty",
+    "cooper",
+    "humancompatible",
+    "ldf_many_per_model",
+)
+
+
+class Variant(NamedTuple):
+    """One way to train: the model, and an endless generator that trains it by one step whenever it is asked to."""
+
+    model: nn.Module
+    steps: Iterator[None]
+
+
+# -------------------------------------------------------------------- the problem, the same for all
+
+_random = torch.Generator().manual_seed(0)
+inputs = torch.randn(ROWS, INPUTS, generator=_random)
+targets = torch.tanh(inputs @ torch.randn(INPUTS, OUTPUTS, generator=_random) / INPUTS**0.5)
+line = torch.block_diag(*[torch.ones(1, 10)] * 5).t().contiguous()  # [50, 5]: which outputs a line carries
+coupling = torch.randn(OUTPUTS, 10, generator=_random) / OUTPUTS**0.5
+supply = torch.randn(INPUTS, 10, generator=_random) / INPUTS**0.5
+
+
+def upper(y: Tensor, batch: ldf.Batch) -> Tensor:
+    return y - 0.9
+
+
+def lower(y: Tensor, batch: ldf.Batch) -> Tensor:
+    return -0.9 - y
+
+
+def capacity(y: Tensor, batch: ldf.Batch) -> Tensor:
+    return y @ line - 1.5
+
+
+def balance(y: Tensor, batch: ldf.Batch) -> Tensor:
+    return y.sum(1, keepdim=True) - batch.inputs.mean(1, keepdim=True)
+
+
+def linear(y: Tensor, batch: ldf.Batch) -> Tensor:
+    return y @ coupling - batch.inputs @ supply
+
+
+def product(y: Tensor, batch: ldf.Batch) -> Tensor:
+    return y[:, :10] * y[:, 10:20] - y[:, 20:30]
+
+
+INEQUALITIES = (upper, lower, capacity)
+EQUALITIES = (balance, linear, product)
+WIDTHS = (50, 50, 5, 1, 10, 10)
+
+# For those who stack the degrees by hand: max(σ, floor·σ) is max(0, σ) or |σ|, `mean` gives each group its mean.
+floor = torch.tensor([0.0] * sum(WIDTHS[:3]) + [-1.0] * sum(WIDTHS[3:]))
+mean = torch.block_diag(*[torch.full((width, 1), 1 / (width * BATCH)) for width in WIDTHS])  # [126, 6]
+
+
+def constraints() -> list[ldf.Constraint]:
+    return [ldf.inequality(sigma.__name__, sigma) for sigma in INEQUALITIES] + [
+        ldf.equality(sigma.__name__, sigma) for sigma in EQUALITIES
+    ]
+
+
+def violations(y: Tensor, batch: ldf.Batch) -> Tensor:
+    """The mean violation of each of the six groups, [6]; stacked, which is quicker than group by group."""
+    sigma = torch.cat([degree(y, batch) for degree in INEQUALITIES + EQUALITIES], 1)
+    return torch.maximum(sigma, sigma * floor).sum(0) @ mean
+
+
+def new_model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUTPUTS)
+    )
+
+
+def new_adam(model: nn.Module) -> torch.optim.Adam:
+    return torch.optim.Adam(model.parameters(), lr=LR)
+
+
+def new_epochs() -> Iterator[Iterator[ldf.Batch]]:
+    """Epoch after epoch, each the shuffled batches of all rows; the same ones for every variant."""
+    random = torch.Generator().manual_seed(2)
+    while True:
+        order = torch.randperm(ROWS, generator=random).split(BATCH)
+        yield (ldf.Batch(inputs=inputs[ids], targets=targets[ids], ids=ids) for ids in order)
+
+
+# -------------------------------------------------------------------- the variants
+
+
+def plain() -> Variant:
+    """No constraints."""
+    model = new_model()
+    adam = new_adam(model)
+
+    def steps() -> Iterator[None]:
+        for batch in itertools.chain.from_iterable(new_epochs()):
+            loss = mse_loss(model(batch.inputs), batch.targets)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            yield
+
+    return Variant(model, steps())
+
+
+def penalty() -> Variant:
+    """Penalties by hand: the six mean violations with weight 1, and no multipliers."""
+    model = new_model()
+    adam = new_adam(model)
+
+    def steps() -> Iterator[None]:
+        for batch in itertools.chain.from_iterable(new_epochs()):
+            y = model(batch.inputs)
+            loss = mse_loss(y, batch.targets) + violations(y, batch).sum()
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            yield
+
+    return Variant(model, steps())
+
+
+def ldf_with(dual: ldf.Dual, updates: int | None = None) -> Variant:
+    """The six constraints in a Lagrangian, and an ascent at the end of the epoch."""
+    model = new_model()
+    adam = new_adam(model)
+    lagrangian = ldf.Lagrangian(constraints(), dual, updates=updates)
+
+    def steps() -> Iterator[None]:
+        for epoch in new_epochs():
+            for batch in epoch:
+                y = model(batch.inputs)
+                loss = lagrangian(mse_loss(y, batch.targets), y, batch)
+                adam.zero_grad()
+                loss.backward()
+                adam.step()
+                yield
+            lagrangian.ascend()
+
+    return Variant(model, steps())
+
+
+def compiled(constrained: bool) -> Variant:
+    """Forward pass, loss, Lagrangian, backward pass and Adam as one compiled graph; all guards stay on.
+
+    torch.optim's step breaks the graph, so that Adam's five lines stand here; `agree` sees that they do the same.
+    The gain over eager is mostly the plain step's own: compare with `plain_compiled`.
+    """
+    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        raise RuntimeError(f"torch {torch.__version__} cannot compile a backward pass into the step")
+    torch._dynamo.config.trace_autograd_ops = True
+    model = new_model()
+    lagrangian = ldf.Lagrangian(constraints(), ldf.Ascent(DUAL_STEP))
+    parameters = list(model.parameters())
+    first = [torch.zeros_like(parameter) for parameter in parameters]
+    second = [torch.zeros_like(parameter) for parameter in parameters]
+    betas, powers = torch.tensor(BETAS), torch.ones(2)
+
+    def adam(gradients: tuple[Tensor, ...]) -> None:
+        powers.mul_(betas)
+        size, root = LR / (1 - powers[0]), (1 - powers[1]).sqrt()
+        for parameter, gradient, m, v in zip(parameters, gradients, first, second, strict=True):
+            m.lerp_(gradient, 1 - BETAS[0])
+            v.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
+            parameter.sub_(size * m / (v.sqrt() / root + EPS))
+
+    # Two functions, for one with a flag would be compiled twice and both sets of guards be looked at in every step.
+    def plain_step(x: Tensor, labels: Tensor, ids: Tensor) -> None:
+        gradients = torch.autograd.grad(mse_loss(model(x), labels), parameters)
+        with torch.no_grad():
+            adam(gradients)
+
+    def constrained_step(x: Tensor, labels: Tensor, ids: Tensor) -> None:
+        y = model(x)
+        loss = lagrangian(mse_loss(y, labels), y, ldf.Batch(inputs=x, targets=labels, ids=ids))
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            adam(gradients)
+
+    if constrained:
+        batch = next(next(new_epochs()))
+        y = model(batch.inputs)
+        lagrangian.prepare(mse_loss(y, batch.targets), y, batch)
+    step = torch.compile(
+        constrained_step if constrained else plain_step, fullgraph=True, dynamic=False, options={"cpp_wrapper": True}
+    )
+
+    def steps() -> Iterator[None]:
+        for epoch in new_epochs():
+            for batch in epoch:
+                step(batch.inputs, batch.targets, batch.ids)
+                yield
+            if constrained:
+                lagrangian.ascend()
+
+    return Variant(model, steps())
+
+
+def cooper() -> Variant:
+    """Cooper's own loop, `roll`: multipliers move by gradient ascent in every step.
+
+    Chosen in its favour: one Constraint with six multipliers for the stacked violations, rather than six with one each;
+    the simultaneous optimiser, the cheapest of its schemes (the alternating ones were slower).
+    """
+    import cooper as library
+
+    model = new_model()
+
+    class Problem(library.ConstrainedMinimizationProblem):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.six = library.Constraint(
+                constraint_type=library.ConstraintType.INEQUALITY,
+                formulation_type=library.formulations.Lagrangian,
+                multiplier=library.multipliers.DenseMultiplier(num_constraints=len(WIDTHS)),
+            )
+
+        def compute_cmp_state(self, batch: ldf.Batch) -> library.CMPState:
+            y = model(batch.inputs)
+            state = library.ConstraintState(violation=violations(y, batch))
+            return library.CMPState(loss=mse_loss(y, batch.targets), observed_constraints={self.six: state})
+
+    problem = Problem()
+    optimizer = library.optim.SimultaneousOptimizer(
+        cmp=problem,
+        primal_optimizers=new_adam(model),
+        dual_optimizers=torch.optim.SGD(problem.dual_parameters(), lr=DUAL_STEP, maximize=True),
+    )
+
+    def steps() -> Iterator[None]:
+        for batch in itertools.chain.from_iterable(new_epochs()):
+            optimizer.roll(compute_cmp_state_kwargs={"batch": batch})
+            yield
+
+    return Variant(model, steps())
+
+
+def humancompatible() -> Variant:
+    """Its plain dual ascent, `ALM` without augmentation, through the entry point it recommends, in every step.
+
+    Chosen in its favour: one group with six multipliers for the stacked violations, passed as a flat tensor.
+    """
+    from humancompatible.train.dual_optim import ALM
+
+    model = new_model()
+    adam = new_adam(model)
+    dual = ALM(m=len(WIDTHS), lr=DUAL_STEP, is_ineq=True)
+
+    def steps() -> Iterator[None]:
+        for batch in itertools.chain.from_iterable(new_epochs()):
+            y = model(batch.inputs)
+            loss = dual.forward_update(mse_loss(y, batch.targets), violations(y, batch))
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+            yield
+
+    return Variant(model, steps())
+
+
+def build(epochs: int) -> dict[str, Variant | None]:
+    """All variants, each trained for two epochs: by then it is compiled, and its multipliers have moved."""
+    makers: dict[str, Callable[[], Variant]] = {
+        "plain": plain,
+        "ldf_eager": lambda: ldf_with(ldf.Ascent(DUAL_STEP)),
+        "ldf_compiled": lambda: compiled(True),
+        "plain_compiled": lambda: compiled(False),
+        "ldf_auto": lambda: ldf_with(ldf.Ascent(), updates=epochs),
+        "penalty": penalty,
+        "cooper": cooper,
+        "humancompatible": humancompatible,
+    }
+    variants: dict[str, Variant | None] = {}
+    for name, make in makers.items():
+        try:
+            variants[name] = variant = make()
+            go(variant, 2 * STEPS + 1)
+        except Exception as error:
+            if name in ("plain", "penalty", "ldf_eager", "ldf_auto"):
+                raise
+            variants[name] = None
+            print(f"{name}: left out, {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
+    agree(variants, "plain", "plain_compiled")
+    agree(variants, "ldf_eager", "ldf_compiled")
+    return variants
+
+
+def agree(variants: dict[str, Variant | None], one: str, other: str) -> None:
+    """Both have seen the same batches: their weights must be the same but for rounding."""
+    first, second = variants[one], variants[other]
+    if first is None or second is None:
+        return
+    for mine, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        gap = float((mine - theirs).detach().norm() / mine.detach().norm())
+        if not gap < 1e-2:
+            raise SystemExit(f"{one} and {other} do not train the same model: weights differ by {gap:.1%}")
+
+
+# -------------------------------------------------------------------- the clock
+
+
+def go(variant: Variant, steps: int) -> None:
+    for _ in itertools.islice(variant.steps, steps):
+        pass
+
+
+def seconds(function: Callable[..., object], *arguments: object) -> float:
+    start = time.perf_counter()
+    function(*arguments)
+    return time.perf_counter() - start
+
+
+def in_turns(variants: dict[str, Variant | None], rounds: int) -> dict[str, list[float]]:
+    """For every variant, seconds a step in each round: an epoch in bursts; the order moves on by one a round."""
+    present = {name: variant for name, variant in variants.items() if variant is not None}
+    order = list(present)
+    times: dict[str, list[float]] = {name: [] for name in order}
+    for _ in range(rounds):
+        gc.collect()
+        bursts = dict.fromkeys(order, 0.0)
+        for _ in range(STEPS // BURST):
+            for name in order:
+                bursts[name] += seconds(go, present[name], BURST)
+        for name in order:
+            times[name].append(bursts[name] / STEPS)
+        order.append(order.pop(0))
+    return times
+
+
+def many(reference: Variant, repeats: int, epochs: int) -> tuple[list[float], list[float]]:
+    """Seconds a step and model of `fit_many` and, measured around it, of the plain step.
+
+    A short run is taken off a long one, so that what is left are steps, without what begins and ends a run.
+    """
+
+    def train(epochs: int) -> None:
+        ldf.fit_many(
+            new_replica,
+            (inputs, targets),
+            loss=mse_loss,
+            constraints=constraints(),
+            dual=ldf.Ascent(DUAL_STEP),
+            seeds=range(REPLICAS),
+            epochs=epochs,
+            batch_size=BATCH,
+            progress=False,
+        )
+
+    ours, theirs = [], []
+    for _ in range(repeats):
+        before = seconds(go, reference, 4 * STEPS)
+        spent = seconds(train, 1 + epochs) - seconds(train, 1)
+        after = seconds(go, reference, 4 * STEPS)
+        ours.append(spent / (epochs * STEPS * REPLICAS))
+        theirs.append((before + after) / (8 * STEPS))
+    return ours, theirs
+
+
+def new_replica() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUTPUTS)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one flat object of ratios to the plain step")
+    parser.add_argument("--rounds", type=int, default=60, help="how often every variant gets its turn (60)")
+    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (1)")
+    parser.add_argument("--quick", action="store_true", help="a few rounds only, to see that everything runs")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    rounds = min(options.rounds, 5) if options.quick else options.rounds
+
+    variants = build(epochs=rounds + 2)
+    gc.collect()
+    gc.freeze()  # what torch and the variants are made of is never garbage
+    gc.disable()  # as timeit does
+    times = in_turns(variants, rounds)
+    ratios: dict[str, float | None] = dict.fromkeys(KEYS)
+    micros: dict[str, float] = {}
+    for name, own in times.items():
+        ratios[name] = statistics.median(a / b for a, b in zip(own, times["plain"], strict=True))
+        micros[name] = statistics.median(own) * 1e6
+    if hasattr(ldf, "fit_many") and variants["plain"] is not None:
+        ours, theirs = many(variants["plain"], *((1, 4) if options.quick else (5, 8)))
+        ratios["ldf_many_per_model"] = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+        micros["ldf_many_per_model"] = statistics.median(ours) * 1e6
+    else:
+        print("ldf_many_per_model: left out, this ldf has no fit_many", file=sys.stderr)
+
+    if options.json:
+        print(json.dumps({name: ratio and round(ratio, 4) for name, ratio in ratios.items()}))
+        return
+    print(
+        f"One step, batch {BATCH}, MLP {INPUTS}-{HIDDEN}-{HIDDEN}-{OUTPUTS}, {len(WIDTHS)} constraints of "
+        f"{sum(WIDTHS)} columns; torch {torch.__version__}, {torch.get_num_threads()} thread(s), "
+        f"{os.cpu_count()} CPUs, median of {rounds} rounds"
+    )
+    print(f"{'':20} {'ratio':>7} {'µs':>9}")
+    for name, ratio in ratios.items():
+        print(f"{name:20} {ratio:7.2f} {micros[name]:9.0f}" if ratio is not None else f"{name:20} {'-':>7} {'-':>9}")
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
