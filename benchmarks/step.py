@@ -52,6 +52,7 @@ class Variant(NamedTuple):
 
     model: nn.Module
     steps: Iterator[None]
+    lagrangian: ldf.Lagrangian | None = None
 
 
 # -------------------------------------------------------------------- the problem, the same for all
@@ -109,11 +110,15 @@ def violations(y: Tensor, batch: ldf.Batch) -> Tensor:
     return torch.maximum(sigma, sigma * floor).sum(0) @ mean
 
 
-def new_model() -> nn.Module:
-    torch.manual_seed(1)
+def architecture() -> nn.Module:
     return nn.Sequential(
         nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUTPUTS)
     )
+
+
+def new_model() -> nn.Module:
+    torch.manual_seed(1)
+    return architecture()
 
 
 def new_adam(model: nn.Module) -> torch.optim.Adam:
@@ -181,7 +186,7 @@ def ldf_with(dual: ldf.Dual, updates: int | None = None) -> Variant:
                 yield
             lagrangian.ascend()
 
-    return Variant(model, steps())
+    return Variant(model, steps(), lagrangian)
 
 
 def compiled(constrained: bool) -> Variant:
@@ -237,7 +242,7 @@ def compiled(constrained: bool) -> Variant:
             if constrained:
                 lagrangian.ascend()
 
-    return Variant(model, steps())
+    return Variant(model, steps(), lagrangian if constrained else None)
 
 
 def cooper() -> Variant:
@@ -330,14 +335,18 @@ def build(epochs: int) -> dict[str, Variant | None]:
 
 
 def agree(variants: dict[str, Variant | None], one: str, other: str) -> None:
-    """Both have seen the same batches: their weights must be the same but for rounding."""
+    """Both have seen the same batches: weights and multipliers must be the same but for rounding."""
     first, second = variants[one], variants[other]
     if first is None or second is None:
         return
-    for mine, theirs in zip(first.model.parameters(), second.model.parameters(), strict=True):
-        gap = float((mine - theirs).detach().norm() / mine.detach().norm())
+    pairs: list[tuple[Tensor, Tensor]] = list(zip(first.model.parameters(), second.model.parameters(), strict=True))
+    if first.lagrangian is not None and second.lagrangian is not None:
+        theirs = second.lagrangian.multipliers
+        pairs += [(value, theirs[name]) for name, value in first.lagrangian.multipliers.items()]
+    for a, b in pairs:
+        gap = float((a - b).detach().norm() / a.detach().norm())
         if not gap < 1e-2:
-            raise SystemExit(f"{one} and {other} do not train the same model: weights differ by {gap:.1%}")
+            raise SystemExit(f"{one} and {other} do not train the same model: they differ by {gap:.1%}")
 
 
 # -------------------------------------------------------------------- the clock
@@ -379,7 +388,7 @@ def many(reference: Variant, repeats: int, epochs: int) -> tuple[list[float], li
 
     def train(epochs: int) -> None:
         ldf.fit_many(
-            new_replica,
+            architecture,
             (inputs, targets),
             loss=mse_loss,
             constraints=constraints(),
@@ -398,12 +407,6 @@ def many(reference: Variant, repeats: int, epochs: int) -> tuple[list[float], li
         ours.append(spent / (epochs * STEPS * REPLICAS))
         theirs.append((before + after) / (8 * STEPS))
     return ours, theirs
-
-
-def new_replica() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUTPUTS)
-    )
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ class Block(nn.Module):
         self.signed = any(c.degree == "satisfiability" for c in self.constraints)
         self.curved = any(isinstance(m.rule, Augmented) for m in multipliers)
         self.smoothed = any(m.rule.smooths for m in multipliers)
-        widths = [m.columns for m in multipliers]
+        self.widths = widths = [m.columns for m in multipliers]
         ends = torch.tensor(widths).cumsum(0).tolist()
         self.slices = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
         columns = sum(widths)
@@ -76,7 +76,7 @@ class Block(nn.Module):
     def degree(self, sigma: Tensor, offset: Tensor | None) -> Tensor:
         """ν, or σ where that was asked for; the slack taken off. [rows, K]"""
         if offset is None:
-            return torch.maximum(sigma, sigma * self.floor)
+            return torch.prelu(sigma, self.floor)  # max(0, σ) + floor·min(0, σ), in one kernel
         return torch.maximum(sigma, torch.addcmul(offset, self.floor, sigma))
 
     def relaxed(self, sigma: Tensor) -> Tensor:
@@ -84,16 +84,18 @@ class Block(nn.Module):
         return sigma - torch.clamp(sigma, self.low, self.high) if self.slackened else sigma
 
     def forward(
-        self, sigma: Tensor, ids: Tensor | None, present: Tensor | None = None, remember: bool = True
+        self, total: Tensor, sigma: Tensor, ids: Tensor | None, present: Tensor | None, remember: bool
     ) -> Tensor:
-        """Σ_i λ_i mean_l ν_i(l), and the sums over the epoch.
+        """Adds Σ_i λ_i mean_l ν_i(l) to the total, and this batch to the epoch's sums.
 
         Args:
+            total: the loss so far.
             sigma: [rows, K].
             ids: [rows] the rows' numbers, if there is a multiplier for each.
             present: [rows] bool, where rows that fill up a batch count for nothing.
+            remember: whether to add to the sums.
         """
-        rows: int | Tensor = sigma.shape[0]
+        rows = sigma.shape[0]
         weight, curvature = self.weight, self.curvature
         offset = self.offset if self.curved else None
         if self.per_row:
@@ -108,11 +110,13 @@ class Block(nn.Module):
         degree = self.degree(sigma, offset)
         if present is not None:
             sigma, degree = sigma * present[:, None], degree * present[:, None]
-            rows = present.sum().clamp_min(1)
         totals = degree.sum(0)
         if remember:
             self.accumulate(sigma.detach(), degree.detach(), totals.detach(), ids, present)
-        return self.price(degree, totals, weight, curvature) / rows
+        price = self.price(degree, totals, weight, curvature)
+        if present is not None:
+            return total + price / present.sum().clamp_min(1)
+        return torch.add(total, price, alpha=1 / rows)
 
     def price(self, degree: Tensor, totals: Tensor, weight: Tensor, curvature: Tensor) -> Tensor:
         """Σ_l Σ_i λ_i ν_i(l), with Huber's rounding or ½ρν² where a rule has it. degree: [rows, K]; totals: its sum."""
@@ -211,6 +215,7 @@ class GroupBlock(Block):
         assert isinstance(multiplier.constraint.scope, Groups)
         self.groups = multiplier.constraint.scope
         count = self.groups.count
+        self.widths = [statistics]
         self.register_buffer("group_sums", like.new_zeros(count, statistics))
         self.register_buffer("group_counts", like.new_zeros(count))
         self.register_buffer("running_sums", like.new_zeros(count, statistics))
@@ -244,13 +249,13 @@ class GroupBlock(Block):
         return value + (pull - pull.detach())
 
     def forward(
-        self, statistic: Tensor, member: Tensor | None, present: Tensor | None = None, remember: bool = True
+        self, total: Tensor, statistic: Tensor, member: Tensor | None, present: Tensor | None, remember: bool
     ) -> Tensor:
-        """Σ μ ν(h(means)). statistic: [rows, k]; member: [rows, G]; no row fills up a batch here."""
+        """Adds Σ μ ν(h(means)). statistic: [rows, k]; member: [rows, G]; no row fills up a batch here."""
         assert member is not None
         sigma = self.groups.compare(self.means(statistic, member, remember=remember))[None]
         degree = self.degree(self.relaxed(sigma), self.offset if self.curved else None)
-        return self.price(degree, degree[0], self.weight, self.curvature)
+        return total + self.price(degree, degree[0], self.weight, self.curvature)
 
     def totals(self) -> tuple[list[Tensor], list[Tensor]]:
         """What processes add up: sums and counts of every group."""

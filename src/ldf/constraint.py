@@ -72,19 +72,28 @@ class Constraint:
     def evaluate(self, predictions: Any, batch: Any) -> Tensor:
         """σ, [rows, k]: one row per sample or pair; for groups the statistic of each row."""
         sigma = self.sigma(predictions, batch)
+        self.check(sigma, check_rows(predictions, self.scope))
+        return sigma
+
+    def check(self, sigma: Any, rows: int, columns: int | None = None) -> None:
+        """Refuse what is not a floating tensor [rows, k], with k as it was before."""
+        name = f"constraint {self.name!r}"
         if not isinstance(sigma, Tensor) or sigma.ndim != 2 or not sigma.is_floating_point():
             raise ConstraintError(
-                f"constraint {self.name!r}: its function must return a floating tensor of shape [rows, k], "
-                f"got {describe(sigma)}"
+                f"{name}: its function must return a floating tensor of shape [rows, k], got {describe(sigma)}"
                 + ("; keepdim=True or [:, None] gives a column" if isinstance(sigma, Tensor) else "")
             )
-        rows = check_rows(predictions, self.scope)
-        if sigma.shape[0] != rows or sigma.shape[1] == 0:
+        found = sigma.shape
+        if found[0] != rows or found[1] == 0:
             raise ConstraintError(
-                f"constraint {self.name!r}: its function must return [{rows}, k], a row per "
-                f"{'pair' if isinstance(self.scope, Pairs) else 'sample'}, got {list(sigma.shape)}"
+                f"{name}: its function must return [{rows}, k], a row per "
+                f"{'pair' if isinstance(self.scope, Pairs) else 'sample'}, got {list(found)}"
             )
-        return sigma
+        if columns is not None and found[1] != columns:
+            raise ConstraintError(
+                f"{name}: its function gave {columns} columns at first and {found[1]} now; the number of columns must "
+                "stay the same"
+            )
 
     def violation(self, sigma: Tensor, k: int = 0) -> Tensor:
         """ν = max(0, σ − ε) or max(0, |σ| − ε), elementwise."""

@@ -59,8 +59,9 @@ class Single:
             self._objective = torch.compile(self._step)
 
     def _step(self, step: Any) -> Tensor:
-        predictions = self.settings.forward(self.model, self.task.inputs(step))
-        total: Tensor = self.lagrangians[0](*self.task.parts(predictions, step))
+        batch = self.task.batch(step)
+        predictions = self.settings.forward(self.model, batch)
+        total: Tensor = self.lagrangians[0](*self.task.parts(predictions, step, batch))
         return total
 
     def objective(self, step: Any) -> Tensor:
@@ -71,9 +72,10 @@ class Single:
         """On the predictions of the model in eval mode, so that nothing random is used up."""
         if self.lagrangians[0].ready and self.lagrangians[0].measured:
             return
+        batch = self.task.batch(step)
         with evaluating(self.model), torch.no_grad():
-            predictions = self.settings.forward(self.model, self.task.inputs(step))
-        measure(self.lagrangians[0], self.task.parts(free(predictions), step))
+            predictions = self.settings.forward(self.model, batch)
+        measure(self.lagrangians[0], self.task.parts(free(predictions), step, batch))
 
     def predict(self, data: Data, ids: Sequence[Tensor]) -> list[Any]:
         """In eval mode, some thousand rows at a time."""

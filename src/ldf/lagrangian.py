@@ -20,7 +20,7 @@ from .certificate import violations
 from .constraint import Constraint, ConstraintError, check_names, first_bad
 from .dual import Ascent, Balanced, Dual, Fixed
 from .multiplier import Multiplier
-from .scopes import Groups, Pairs
+from .scopes import Groups, Pairs, check_rows
 
 PairSide = tuple[Any, Any]
 """Predictions [2, pairs, …] and the batch of the pairs, its `ids` the numbers of the pairs."""
@@ -142,12 +142,12 @@ class Lagrangian(nn.Module):
             predictions = tree_map(self._cut, predictions)
             sides = {name: (tree_map(self._cut, ours), theirs) for name, (ours, theirs) in sides.items()}
         total = loss
-        for block in self.blocks:
+        for block in self.stacks():
             found = self._block_sigma(block, predictions, batch, sides)
             if found is not None:
-                total = total + block(*found, remember=self.training)
+                total = block(total, *found, remember=self.training)
         if self.training:
-            rows = leaves(predictions)[0].shape[0]
+            rows = check_rows(predictions, None)
             self.loss_sum.add_(loss.detach(), alpha=rows)
             self.loss_rows.add_(rows)
         if self.checks and not torch.compiler.is_compiling() and not math.isfinite(total.item()):
@@ -406,37 +406,25 @@ class Lagrangian(nn.Module):
         self.ready = True
 
     def _block_sigma(
-        self, block: nn.Module, predictions: Any, batch: Any, sides: Mapping[str, PairSide]
+        self, block: Block, predictions: Any, batch: Any, sides: Mapping[str, PairSide]
     ) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
         """A block's degrees, stacked [rows, K], and what goes with them: the rows' numbers, or the groups' members; and
         which of the rows are there at all, where a batch of pairs was filled up.
         """
-        assert isinstance(block, Block)
         scope = block.constraints[0].scope
-        if isinstance(scope, Groups):
-            assert isinstance(block, GroupBlock)
-            statistic = block.constraints[0].evaluate(predictions, batch).to(block.sums.dtype)
-            if statistic.shape[1] != block.group_sums.shape[1]:
-                raise ConstraintError(
-                    f"constraint {block.constraints[0].name!r}: its function gave {block.group_sums.shape[1]} columns "
-                    f"at first and {statistic.shape[1]} now; the number of columns must stay the same"
-                )
-            return statistic, scope.membership(batch).to(statistic.dtype), None
         if isinstance(scope, Pairs):
             if scope.name not in sides:
                 return None
             predictions, batch = sides[scope.name]
-        found = [constraint.evaluate(predictions, batch) for constraint in block.constraints]
-        for constraint, sigma, part in zip(block.constraints, found, block.slices, strict=True):
-            if sigma.shape[1] != part.stop - part.start:
-                raise ConstraintError(
-                    f"constraint {constraint.name!r}: its function gave {part.stop - part.start} columns at first and "
-                    f"{sigma.shape[1]} now; the number of columns must stay the same"
-                )
+        rows = check_rows(predictions, scope)
+        found = [constraint.sigma(predictions, batch) for constraint in block.constraints]
+        for constraint, sigma, width in zip(block.constraints, found, block.widths, strict=True):
+            constraint.check(sigma, rows, width)
+        stacked = (found[0] if len(found) == 1 else torch.cat(found, 1)).to(self.loss_sum.dtype)
+        if isinstance(scope, Groups):
+            return stacked, scope.membership(batch).to(stacked.dtype), None
         ids = getattr(batch, "ids", None) if block.per_row else None
-        present = getattr(batch, "present", None) if isinstance(scope, Pairs) else None
-        stacked = found[0] if len(found) == 1 else torch.cat(found, 1)
-        return stacked.to(block.sums.dtype), ids, present
+        return stacked, ids, getattr(batch, "present", None) if isinstance(scope, Pairs) else None
 
     def _sigma(
         self, index: int, predictions: Any, batch: Any, sides: Mapping[str, PairSide]

@@ -20,7 +20,7 @@ from .lagrangian import Lagrangian
 from .resume import shapes
 from .scopes import epoch_generator
 from .task import Forward, Labelled, Loss, MakeSchedule, Settings, Step, Task
-from .training import Fit, MakeOptimizer, call_on_inputs, own_random_numbers, train
+from .training import Fit, MakeOptimizer, adam, call_on_inputs, own_random_numbers, train
 
 Rules = Dual | Mapping[str, Dual] | None
 
@@ -116,7 +116,7 @@ def fit_many(
         Lagrangian(constraints, rule, rows=task.rows, updates=epochs * task.updates_per_epoch) for _, rule, _ in plan
     ]
     engine = Stacked(settings, models, lagrangians, task)
-    make = optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=lr))
+    make = optimizer or adam(lr)
     facts = {
         "model": shapes(models[0]),
         "lr": lr,
@@ -182,9 +182,10 @@ class Stacked:
     def _one(
         self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], shared: Mapping[str, Tensor], step: Step
     ) -> Tensor:
-        predictions = functional_call(self.caller, {**params, **buffers}, (self.task.inputs(step),))
+        batch = self.task.batch(step)
+        predictions = functional_call(self.caller, {**params, **buffers}, (batch,))
         assert self.template is not None
-        total: Tensor = functional_call(self.template, dict(shared), self.task.parts(predictions, step))
+        total: Tensor = functional_call(self.template, dict(shared), self.task.parts(predictions, step, batch))
         return total
 
     def _predictions(self, data: Data, ids: Tensor) -> Any:
@@ -204,12 +205,12 @@ class Stacked:
         """Each Lagrangian on its own predictions; the first time, their buffers are then stacked."""
         if all(lagrangian.ready and lagrangian.measured for lagrangian in self.lagrangians) and self.template:
             return
-        rows = torch.stack([self.task.inputs(_slice(step, run)).ids for run in range(len(self.lagrangians))])
-        predictions = self._predictions(self.task.data, rows)
+        batches = [self.task.batch(_slice(step, run)) for run in range(len(self.lagrangians))]
+        predictions = self._predictions(self.task.data, torch.stack([batch.ids for batch in batches]))
         for run, lagrangian in enumerate(self.lagrangians):
             if not (lagrangian.ready and lagrangian.measured):
                 own = free(pick(predictions, run))
-                measure(lagrangian, self.task.parts(own, _slice(step, run)))
+                measure(lagrangian, self.task.parts(own, _slice(step, run), batches[run]))
         if self.template is None:
             self._stack()
 

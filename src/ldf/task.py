@@ -165,41 +165,41 @@ class Task:
                     step[f"pairs/{name}"] = part
         return plan
 
-    def inputs(self, step: Step) -> Batch:
+    def batch(self, step: Step) -> Batch:
         """All rows that a step needs predictions of: the batch, unlabelled rows, and the partners of its pairs."""
-        return self.data.take(self._rows(step), targets=False)
-
-    def _rows(self, step: Step) -> Tensor:
+        if len(step) == 1:
+            return self.data.take(step["ids"])
         rows = [step[name] for name in ("ids", "free") if name in step]
         for name, pool in self.pools.items():
             if f"pairs/{name}" in step:
                 rows.append(pool.rows_of(step[f"pairs/{name}"].clamp(min=0)))
-        return torch.cat(rows) if len(rows) > 1 else rows[0]
+        return self.data.take(torch.cat(rows), targets=False)
 
-    def parts(self, predictions: Any, step: Step) -> Parts:
-        """Loss, predictions, batch and pairs of a step, from the predictions for `inputs(step)`."""
-        ids = step["ids"]
-        labelled = ids.shape[0]
+    def parts(self, predictions: Any, step: Step, batch: Batch) -> Parts:
+        """Loss, predictions, batch and pairs of a step, from the predictions for `batch(step)`."""
         if len(step) == 1:
-            batch = self.data.take(ids)
             return self.settings.loss(predictions, batch.targets), predictions, batch, {}
-        rows = torch.cat([ids, step["free"]]) if "free" in step else ids
+        labelled = step["ids"].shape[0]
+        stop = labelled + (step["free"].shape[0] if "free" in step else 0)
+        columns = pick(batch.columns(), slice(stop))
+        targets = self.data.targets[step["ids"]]
+        ours = pick(predictions, slice(stop))
+        head = ours
+        if "free" in step:
+            head = pick(ours, slice(labelled))
+        else:
+            columns["targets"] = targets
         sides: dict[str, PairSide] = {}
-        start = rows.shape[0]
         for name, pool in self.pools.items():
             if f"pairs/{name}" in step:
                 given = step[f"pairs/{name}"]
                 numbers = given.clamp(min=0)
-                partners, place = pool.partners(numbers)
-                stop = start + pool.rows_of(numbers).shape[0]
+                start, stop = stop, stop + pool.rows_of(numbers).shape[0]
+                place = pool.places(numbers)
                 side = pick(pick(predictions, slice(start, stop)), place)
-                columns = {k: v for k, v in self.data.take(partners, targets=False).columns().items() if k != "ids"}
-                sides[name] = (side, Batch(ids=numbers, present=given >= 0, **columns))
-                start = stop
-        ours = pick(predictions, slice(rows.shape[0]))
-        batch = self.data.take(rows, targets="free" not in step)
-        head = pick(ours, slice(labelled)) if "free" in step else ours
-        return self.settings.loss(head, self.data.targets[ids]), ours, batch, sides
+                partners = pick(pick(batch.columns(), slice(start, stop)), place)
+                sides[name] = (side, Batch(**{**partners, "ids": numbers, "present": given >= 0}))
+        return self.settings.loss(head, targets), ours, Batch(**columns), sides
 
     def fingerprint(self) -> dict[str, Any]:
         """What tells these data from others."""
@@ -234,12 +234,10 @@ class _Pool:
         """The rows to predict for these pairs."""
         return self.rows if self.whole else self.indices[numbers].t().flatten()
 
-    def partners(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """The two rows of each pair [2, P], and where in the predictions for `rows_of` they stand [2, P]."""
-        partners = self.indices[numbers].t()
-        if self.whole:
-            return partners, self.place[numbers].t()
-        return partners, torch.arange(partners.numel(), device=partners.device).view_as(partners)
+    def places(self, numbers: Tensor) -> Tensor:
+        """Where among `rows_of` the two partners of each pair stand, [2, P]."""
+        place = self.place[numbers].mT if self.whole else torch.arange(2 * len(numbers)).view(2, -1)
+        return place.to(numbers.device)
 
 
 class LoaderTask:
@@ -287,11 +285,11 @@ class LoaderTask:
         """One pass over the loader."""
         return (as_batch(item).to(self.device) for item in self.loader)
 
-    def inputs(self, step: Batch) -> Batch:
+    def batch(self, step: Batch) -> Batch:
         """The batch as it is."""
         return step
 
-    def parts(self, predictions: Any, step: Batch) -> Parts:
+    def parts(self, predictions: Any, step: Batch, batch: Batch) -> Parts:
         """Loss, predictions and batch."""
         return self.settings.loss(predictions, step.targets), predictions, step, {}
 

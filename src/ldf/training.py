@@ -158,7 +158,7 @@ def fit(
         task = LoaderTask(settings, data, validation, unlabelled, stratify, device)
     lagrangian = Lagrangian(constraints, dual, rows=task.rows, updates=epochs * task.updates_per_epoch)
     engine = Single(settings, model, lagrangian, task, compile)
-    make = optimizer or (lambda parameters: torch.optim.Adam(parameters, lr=lr))
+    make = optimizer or adam(lr)
     facts = {"model": shapes(model), "lr": lr, "seed": seed, "dual": [repr(rule) for rule in lagrangian.rules]}
     with own_random_numbers(seed, device):
         return train(engine, task, make(parameters), [seed], checkpoint, progress, facts)[0]
@@ -318,6 +318,17 @@ def _finish(engine: Engine, task: Task | LoaderTask, run: Run, index: int, stopp
         conflicts = lagrangian.conflicts(predictions, task.data.take(rows))
     held_out = task.held_out[index] if isinstance(task, Task) and not task.separate else None
     return Fit(model, lagrangian, run.history, run.best_epoch, stopped, held_out, conflicts)
+
+
+def adam(lr: float) -> MakeOptimizer:
+    """Adam, in its fused form where the weights' device has it: the same steps in one pass over the weights."""
+
+    def make(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        parameters = list(parameters)
+        fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
+        return torch.optim.Adam(parameters, lr=lr, fused=fused)
+
+    return make
 
 
 def call_on_inputs(model: nn.Module, batch: Batch) -> Any:
