@@ -40,10 +40,13 @@ KEYS = (
     "ldf_compiled",
     "plain_compiled",
     "ldf_auto",
+    "degrees",
     "penalty",
     "cooper",
     "humancompatible",
+    "ldf_fit",
     "ldf_many_per_model",
+    "ldf_many_per_fit",
 )
 
 
@@ -86,7 +89,8 @@ def linear(y: Tensor, batch: ldf.Batch) -> Tensor:
 
 
 def product(y: Tensor, batch: ldf.Batch) -> Tensor:
-    return y[:, :10] * y[:, 10:20] - y[:, 20:30]
+    first, second, result = y[:, :30].chunk(3, 1)
+    return first * second - result
 
 
 INEQUALITIES = (upper, lower, capacity)
@@ -154,13 +158,26 @@ def plain() -> Variant:
 
 def penalty() -> Variant:
     """Penalties by hand: the six mean violations with weight 1, and no multipliers."""
+    return added(lambda y, batch: violations(y, batch).sum())
+
+
+def degrees() -> Variant:
+    """The six degree functions and one product with a constant: what every way to enforce them must pay."""
+    constant = torch.full((BATCH * sum(WIDTHS),), 1e-6)
+    return added(
+        lambda y, batch: torch.dot(torch.cat([d(y, batch) for d in INEQUALITIES + EQUALITIES], 1).view(-1), constant)
+    )
+
+
+def added(term: Callable[[Tensor, ldf.Batch], Tensor]) -> Variant:
+    """A plain step with a term added to its loss."""
     model = new_model()
     adam = new_adam(model)
 
     def steps() -> Iterator[None]:
         for batch in itertools.chain.from_iterable(new_epochs()):
             y = model(batch.inputs)
-            loss = mse_loss(y, batch.targets) + violations(y, batch).sum()
+            loss = mse_loss(y, batch.targets) + term(y, batch)
             adam.zero_grad()
             loss.backward()
             adam.step()
@@ -315,6 +332,7 @@ def build(epochs: int) -> dict[str, Variant | None]:
         "ldf_compiled": lambda: compiled(True),
         "plain_compiled": lambda: compiled(False),
         "ldf_auto": lambda: ldf_with(ldf.Ascent(), updates=epochs),
+        "degrees": degrees,
         "penalty": penalty,
         "cooper": cooper,
         "humancompatible": humancompatible,
@@ -325,7 +343,7 @@ def build(epochs: int) -> dict[str, Variant | None]:
             variants[name] = variant = make()
             go(variant, 2 * STEPS + 1)
         except Exception as error:
-            if name in ("plain", "penalty", "ldf_eager", "ldf_auto"):
+            if name in ("plain", "degrees", "penalty", "ldf_eager", "ldf_auto"):
                 raise
             variants[name] = None
             print(f"{name}: left out, {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
@@ -380,33 +398,26 @@ def in_turns(variants: dict[str, Variant | None], rounds: int) -> dict[str, list
     return times
 
 
-def many(reference: Variant, repeats: int, epochs: int) -> tuple[list[float], list[float]]:
-    """Seconds a step and model of `fit_many` and, measured around it, of the plain step.
+def many(reference: Variant, repeats: int, epochs: int) -> tuple[list[float], list[float], list[float]]:
+    """Seconds a step and model of `fit_many`, of `fit` and, measured around them, of the plain step.
 
     A short run is taken off a long one, so that what is left are steps, without what begins and ends a run.
     """
+    options = {"loss": mse_loss, "constraints": constraints(), "dual": ldf.Ascent(DUAL_STEP), "batch_size": BATCH}
 
-    def train(epochs: int) -> None:
-        ldf.fit_many(
-            architecture,
-            (inputs, targets),
-            loss=mse_loss,
-            constraints=constraints(),
-            dual=ldf.Ascent(DUAL_STEP),
-            seeds=range(REPLICAS),
-            epochs=epochs,
-            batch_size=BATCH,
-            progress=False,
-        )
+    def together(epochs: int) -> None:
+        ldf.fit_many(architecture, (inputs, targets), seeds=range(REPLICAS), epochs=epochs, progress=False, **options)
 
-    ours, theirs = [], []
+    def alone(epochs: int) -> None:
+        ldf.fit(architecture(), (inputs, targets), epochs=epochs, progress=False, **options)
+
+    stacked, single, plain = [], [], []
     for _ in range(repeats):
         before = seconds(go, reference, 4 * STEPS)
-        spent = seconds(train, 1 + epochs) - seconds(train, 1)
-        after = seconds(go, reference, 4 * STEPS)
-        ours.append(spent / (epochs * STEPS * REPLICAS))
-        theirs.append((before + after) / (8 * STEPS))
-    return ours, theirs
+        stacked.append((seconds(together, 1 + epochs) - seconds(together, 1)) / (epochs * STEPS * REPLICAS))
+        single.append((seconds(alone, 1 + epochs) - seconds(alone, 1)) / (epochs * STEPS))
+        plain.append((before + seconds(go, reference, 4 * STEPS)) / (8 * STEPS))
+    return stacked, single, plain
 
 
 def main() -> None:
@@ -429,12 +440,15 @@ def main() -> None:
     for name, own in times.items():
         ratios[name] = statistics.median(a / b for a, b in zip(own, times["plain"], strict=True))
         micros[name] = statistics.median(own) * 1e6
-    if hasattr(ldf, "fit_many") and variants["plain"] is not None:
-        ours, theirs = many(variants["plain"], *((1, 4) if options.quick else (5, 8)))
-        ratios["ldf_many_per_model"] = statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
-        micros["ldf_many_per_model"] = statistics.median(ours) * 1e6
-    else:
-        print("ldf_many_per_model: left out, this ldf has no fit_many", file=sys.stderr)
+    assert variants["plain"] is not None
+    stacked, single, alone = many(variants["plain"], *((1, 4) if options.quick else (5, 8)))
+    for name, own, reference in (
+        ("ldf_many_per_model", stacked, alone),
+        ("ldf_fit", single, alone),
+        ("ldf_many_per_fit", stacked, single),
+    ):
+        ratios[name] = statistics.median(a / b for a, b in zip(own, reference, strict=True))
+        micros[name] = statistics.median(own) * 1e6
 
     if options.json:
         print(json.dumps({name: ratio and round(ratio, 4) for name, ratio in ratios.items()}))

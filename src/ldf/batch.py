@@ -142,9 +142,11 @@ class Data:
     def take(self, ids: Tensor, *, targets: bool = True) -> Batch:
         """The rows with these numbers, [batch] or any other shape; without targets where a row has none."""
         ids = ids.to(self.targets.device)
-        columns = {name: column[ids] for name, column in self.columns.items()}
-        if targets:
-            columns["targets"] = self.targets[ids]
+        names = {**self.columns, "targets": self.targets} if targets else self.columns
+        flat = ids.reshape(-1)  # index_select copies whole rows, which column[ids] does not
+        columns = {
+            name: column.index_select(0, flat).view(ids.shape + column.shape[1:]) for name, column in names.items()
+        }
         return Batch(**columns, ids=ids)
 
 

@@ -176,13 +176,19 @@ class Stacked:
 
     def objective(self, step: Step) -> Tensor:
         """The sum over all models of L + Σ λν."""
-        totals = vmap(self._one, randomness="different")(self.params, self.buffers, self.shared, step)
+        columns = self.task.batch(step).columns()
+        totals = vmap(self._one, randomness="different")(self.params, self.buffers, self.shared, step, columns)
         return totals.sum()
 
     def _one(
-        self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], shared: Mapping[str, Tensor], step: Step
+        self,
+        params: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        shared: Mapping[str, Tensor],
+        step: Step,
+        columns: Mapping[str, Tensor],
     ) -> Tensor:
-        batch = self.task.batch(step)
+        batch = Batch(**columns)
         predictions = functional_call(self.caller, {**params, **buffers}, (batch,))
         assert self.template is not None
         total: Tensor = functional_call(self.template, dict(shared), self.task.parts(predictions, step, batch))

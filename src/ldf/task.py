@@ -166,14 +166,16 @@ class Task:
         return plan
 
     def batch(self, step: Step) -> Batch:
-        """All rows that a step needs predictions of: the batch, unlabelled rows, and the partners of its pairs."""
+        """All rows that a step needs predictions of: the batch, unlabelled rows, and the partners of its pairs; for
+        the stacked step of R runs, [R, rows].
+        """
         if len(step) == 1:
             return self.data.take(step["ids"])
         rows = [step[name] for name in ("ids", "free") if name in step]
         for name, pool in self.pools.items():
             if f"pairs/{name}" in step:
                 rows.append(pool.rows_of(step[f"pairs/{name}"].clamp(min=0)))
-        return self.data.take(torch.cat(rows), targets=False)
+        return self.data.take(torch.cat(rows, -1), targets=False)
 
     def parts(self, predictions: Any, step: Step, batch: Batch) -> Parts:
         """Loss, predictions, batch and pairs of a step, from the predictions for `batch(step)`."""
@@ -232,7 +234,8 @@ class _Pool:
 
     def rows_of(self, numbers: Tensor) -> Tensor:
         """The rows to predict for these pairs."""
-        return self.rows if self.whole else self.indices[numbers].t().flatten()
+        both: Tensor = self.indices[numbers].mT
+        return self.rows.expand(*numbers.shape[:-1], -1) if self.whole else both.flatten(-2)
 
     def places(self, numbers: Tensor) -> Tensor:
         """Where among `rows_of` the two partners of each pair stand, [2, P]."""

@@ -55,6 +55,10 @@ class Fit:
     label: dict[str, Any] = field(default_factory=dict)
     """Which of many this is: its seed, dual and fold."""
 
+    def __repr__(self) -> str:
+        names = ", ".join(constraint.name for constraint in self.lagrangian.constraints)
+        return f"Fit({len(self.history)} epochs, best {self.best_epoch}, constraints: {names or 'none'})"
+
     @property
     def multipliers(self) -> dict[str, Tensor]:
         """λ and μ by name, as they stood at the end of training."""
@@ -316,7 +320,7 @@ def _finish(engine: Engine, task: Task | LoaderTask, run: Run, index: int, stopp
         with torch.no_grad(), evaluating(model):
             predictions = task.settings.forward(model, task.data.take(rows, targets=False))
         conflicts = lagrangian.conflicts(predictions, task.data.take(rows))
-    held_out = task.held_out[index] if isinstance(task, Task) and not task.separate else None
+    held_out = task.held_out[index] if isinstance(task, Task) and task.validates and not task.separate else None
     return Fit(model, lagrangian, run.history, run.best_epoch, stopped, held_out, conflicts)
 
 
