@@ -45,6 +45,7 @@ KEYS = (
     "cooper",
     "humancompatible",
     "ldf_fit",
+    "ldf_fit_compiled",
     "ldf_many_per_model",
     "ldf_many_per_fit",
 )
@@ -398,26 +399,27 @@ def in_turns(variants: dict[str, Variant | None], rounds: int) -> dict[str, list
     return times
 
 
-def many(reference: Variant, repeats: int, epochs: int) -> tuple[list[float], list[float], list[float]]:
-    """Seconds a step and model of `fit_many`, of `fit` and, measured around them, of the plain step.
+def whole(reference: Variant, repeats: int, epochs: int) -> dict[str, list[float]]:
+    """Seconds a step and model of `fit`, compiled `fit` and `fit_many`, and of the plain step, measured around them.
 
-    A short run is taken off a long one, so that what is left are steps, without what begins and ends a run.
+    A run's figure is the median of its epochs' own times, from the third on: by then it is compiled.
     """
     options = {"loss": mse_loss, "constraints": constraints(), "dual": ldf.Ascent(DUAL_STEP), "batch_size": BATCH}
-
-    def together(epochs: int) -> None:
-        ldf.fit_many(architecture, (inputs, targets), seeds=range(REPLICAS), epochs=epochs, progress=False, **options)
-
-    def alone(epochs: int) -> None:
-        ldf.fit(architecture(), (inputs, targets), epochs=epochs, progress=False, **options)
-
-    stacked, single, plain = [], [], []
+    options |= {"epochs": epochs, "progress": False}
+    data = (inputs, targets)
+    ways: dict[str, Callable[[], list[ldf.Fit]]] = {
+        "fit": lambda: [ldf.fit(architecture(), data, **options)],
+        "fit_compiled": lambda: [ldf.fit(architecture(), data, compile=True, **options)],
+        "fit_many": lambda: ldf.fit_many(architecture, data, seeds=range(REPLICAS), **options),
+    }
+    times: dict[str, list[float]] = {name: [] for name in (*ways, "plain")}
     for _ in range(repeats):
         before = seconds(go, reference, 4 * STEPS)
-        stacked.append((seconds(together, 1 + epochs) - seconds(together, 1)) / (epochs * STEPS * REPLICAS))
-        single.append((seconds(alone, 1 + epochs) - seconds(alone, 1)) / (epochs * STEPS))
-        plain.append((before + seconds(go, reference, 4 * STEPS)) / (8 * STEPS))
-    return stacked, single, plain
+        for name, train in ways.items():
+            fits = train()
+            times[name].append(statistics.median(fits[0].history["seconds"][2:]) / (STEPS * len(fits)))
+        times["plain"].append((before + seconds(go, reference, 4 * STEPS)) / (8 * STEPS))
+    return times
 
 
 def main() -> None:
@@ -441,14 +443,15 @@ def main() -> None:
         ratios[name] = statistics.median(a / b for a, b in zip(own, times["plain"], strict=True))
         micros[name] = statistics.median(own) * 1e6
     assert variants["plain"] is not None
-    stacked, single, alone = many(variants["plain"], *((1, 4) if options.quick else (5, 8)))
-    for name, own, reference in (
-        ("ldf_many_per_model", stacked, alone),
-        ("ldf_fit", single, alone),
-        ("ldf_many_per_fit", stacked, single),
+    runs = whole(variants["plain"], *((1, 4) if options.quick else (5, 10)))
+    for key, own, reference in (
+        ("ldf_fit", "fit", "plain"),
+        ("ldf_fit_compiled", "fit_compiled", "plain"),
+        ("ldf_many_per_model", "fit_many", "plain"),
+        ("ldf_many_per_fit", "fit_many", "fit"),
     ):
-        ratios[name] = statistics.median(a / b for a, b in zip(own, reference, strict=True))
-        micros[name] = statistics.median(own) * 1e6
+        ratios[key] = statistics.median(a / b for a, b in zip(runs[own], runs[reference], strict=True))
+        micros[key] = statistics.median(runs[own]) * 1e6
 
     if options.json:
         print(json.dumps({name: ratio and round(ratio, 4) for name, ratio in ratios.items()}))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -23,8 +23,8 @@ class Engine(Protocol):
 
     lagrangians: list[Lagrangian]
 
-    def objective(self, step: Any) -> Tensor:
-        """L + Σ λν of a step, ready for backward; a sum over the models."""
+    def backward(self, step: Any) -> None:
+        """The gradient of L + Σ λν of a step, for every weight; of several models, each for its own."""
 
     def measure(self, step: Any) -> None:
         """Let every Lagrangian that needs it measure its units on this step."""
@@ -53,10 +53,7 @@ class Single:
     ) -> None:
         self.settings, self.model, self.lagrangians, self.task = settings, model, [lagrangian], task
         model.train()
-        self._objective: Callable[[Any], Tensor] = self._step
-        if compile:
-            # Batches by attribute and tensors by name: dynamo follows both; the step is traced once it was measured.
-            self._objective = torch.compile(self._step)
+        self._gradients = torch.compile(self._graph) if compile else None
 
     def _step(self, step: Any) -> Tensor:
         batch = self.task.batch(step)
@@ -64,9 +61,19 @@ class Single:
         total: Tensor = self.lagrangians[0](*self.task.parts(predictions, step, batch))
         return total
 
-    def objective(self, step: Any) -> Tensor:
-        """L + Σ λν."""
-        return self._objective(step)
+    def _graph(self, step: Any) -> tuple[Tensor | None, ...]:
+        """Forward and backward pass as one function, to be compiled as one graph."""
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        return torch.autograd.grad(self._step(step), trained, allow_unused=True)
+
+    def backward(self, step: Any) -> None:
+        """∂(L + Σ λν)/∂w."""
+        if self._gradients is None:
+            self._step(step).backward()
+            return
+        trained = (parameter for parameter in self.model.parameters() if parameter.requires_grad)
+        for parameter, gradient in zip(trained, self._gradients(step), strict=True):
+            parameter.grad = gradient
 
     def measure(self, step: Any) -> None:
         """On the predictions of the model in eval mode, so that nothing random is used up."""
@@ -140,6 +147,16 @@ def unpack(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The state dict that was packed under this name."""
     start = f"{prefix}."
     return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
+
+
+@contextmanager
+def compiling(wanted: bool) -> Iterator[None]:
+    """Let torch.compile take the backward pass into the step's graph: the overhead of two graphs would eat the gain."""
+    if not wanted:
+        yield
+        return
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        yield
 
 
 @contextmanager

@@ -174,11 +174,11 @@ class Stacked:
         """The stacked weights."""
         return [parameter for parameter in self.params.values() if parameter.requires_grad]
 
-    def objective(self, step: Step) -> Tensor:
-        """The sum over all models of L + Σ λν."""
+    def backward(self, step: Step) -> None:
+        """∂(L + Σ λν)/∂w of every model: the gradient of the sum."""
         columns = self.task.batch(step).columns()
         totals = vmap(self._one, randomness="different")(self.params, self.buffers, self.shared, step, columns)
-        return totals.sum()
+        totals.sum().backward()
 
     def _one(
         self,

@@ -27,7 +27,7 @@ from .certificate import Certificate, certify
 from .constraint import Constraint, check_names
 from .doctor import Diagnosis, doctor
 from .dual import Ascent, Dual, Fixed
-from .engine import PREDICT_ROWS, Engine, Single, evaluating
+from .engine import PREDICT_ROWS, Engine, Single, compiling, evaluating
 from .history import History
 from .lagrangian import Lagrangian
 from .resume import Run, Saved, shapes
@@ -164,7 +164,7 @@ def fit(
     engine = Single(settings, model, lagrangian, task, compile)
     make = optimizer or adam(lr)
     facts = {"model": shapes(model), "lr": lr, "seed": seed, "dual": [repr(rule) for rule in lagrangian.rules]}
-    with own_random_numbers(seed, device):
+    with own_random_numbers(seed, device), compiling(compile):
         return train(engine, task, make(parameters), [seed], checkpoint, progress, facts)[0]
 
 
@@ -197,7 +197,7 @@ def train(
                 saved.restore_random()
             engine.measure(step)
             optimizer.zero_grad(set_to_none=True)
-            engine.objective(step).backward()
+            engine.backward(step)
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
