@@ -76,7 +76,8 @@ class Block(nn.Module):
     def degree(self, sigma: Tensor, offset: Tensor | None) -> Tensor:
         """ν, or σ where that was asked for; the slack taken off. [rows, K]"""
         if offset is None:
-            return torch.prelu(sigma, self.floor)  # max(0, σ) + floor·min(0, σ), in one kernel
+            # σ times its slope, 1 above zero and the floor below: cheaper to differentiate than the maximum.
+            return sigma * sigma.detach().sign().clamp(min=self.floor)
         return torch.maximum(sigma, torch.addcmul(offset, self.floor, sigma))
 
     def relaxed(self, sigma: Tensor) -> Tensor:
@@ -120,16 +121,21 @@ class Block(nn.Module):
 
     def price(self, degree: Tensor, totals: Tensor, weight: Tensor, curvature: Tensor) -> Tensor:
         """Σ_l Σ_i λ_i ν_i(l), with Huber's rounding or ½ρν² where a rule has it. degree: [rows, K]; totals: its sum."""
-        if self.smoothed:
-            # ν²/2δ up to the knee δ, ν − δ/2 beyond it; a knee of 0 means none.
-            knee = torch.where(self.knee > 0, self.knee, 1.0)
-            inner = torch.minimum(degree, knee)
-            price = (torch.where(self.knee > 0, inner * (degree - 0.5 * inner) / knee, degree) * weight).sum()
-        elif self.per_row:
-            price = (degree * weight).sum()
-        else:
-            price = torch.dot(totals, weight)
-        return price + 0.5 * (curvature * degree.square()).sum() if self.curved else price
+        if not (self.smoothed or self.curved):
+            return (degree * weight).sum() if self.per_row else torch.dot(totals, weight)
+        with torch.no_grad():
+            value, slope = degree, torch.ones_like(degree)
+            if self.smoothed:
+                # ν²/2δ up to the knee δ, ν − δ/2 beyond it; a knee of 0 means none.
+                rounded = self.knee > 0
+                slope = torch.where(rounded, (degree / torch.where(rounded, self.knee, 1.0)).clamp(max=1.0), 1.0)
+                value = torch.where(rounded, slope * (degree - 0.5 * self.knee * slope), degree)
+            value, slope = value * weight, slope * weight
+            if self.curved:
+                value, slope = value + 0.5 * curvature * degree.square(), slope + curvature * degree
+        # The value is known and so is its slope by ν: one product carries both, where autograd would retrace each step.
+        linear = (degree * slope).sum()
+        return linear + (value.sum() - linear.detach())
 
     @torch.no_grad()
     def accumulate(

@@ -77,22 +77,22 @@ class Constraint:
 
     def check(self, sigma: Any, rows: int, columns: int | None = None) -> None:
         """Refuse what is not a floating tensor [rows, k], with k as it was before."""
-        name = f"constraint {self.name!r}"
         if not isinstance(sigma, Tensor) or sigma.ndim != 2 or not sigma.is_floating_point():
             raise ConstraintError(
-                f"{name}: its function must return a floating tensor of shape [rows, k], got {describe(sigma)}"
+                f"constraint {self.name!r}: its function must return a floating tensor of shape [rows, k], "
+                f"got {describe(sigma)}"
                 + ("; keepdim=True or [:, None] gives a column" if isinstance(sigma, Tensor) else "")
             )
         found = sigma.shape
         if found[0] != rows or found[1] == 0:
             raise ConstraintError(
-                f"{name}: its function must return [{rows}, k], a row per "
+                f"constraint {self.name!r}: its function must return [{rows}, k], a row per "
                 f"{'pair' if isinstance(self.scope, Pairs) else 'sample'}, got {list(found)}"
             )
         if columns is not None and found[1] != columns:
             raise ConstraintError(
-                f"{name}: its function gave {columns} columns at first and {found[1]} now; the number of columns must "
-                "stay the same"
+                f"constraint {self.name!r}: its function gave {columns} columns at first and {found[1]} now; the "
+                "number of columns must stay the same"
             )
 
     def violation(self, sigma: Tensor, k: int = 0) -> Tensor:
