@@ -165,7 +165,8 @@ def _examine(
             "model, or repair afterwards.",
         )
     if fall < FLAT:
-        return Advice(name, "still falling", f"{figures}; ν was {number(half)} half-way.", "Train longer.")
+        longer = "Train longer, or raise Balanced(strength=…)." if isinstance(rule, Balanced) else "Train longer."
+        return Advice(name, "still falling", f"{figures}; ν was {number(half)} half-way.", longer)
     if share < IDLE:
         return Advice(name, "idle", f"{figures}: too little to matter.", "Raise the dual step.")
     if share > DOMINATING:
