@@ -60,6 +60,17 @@ def test_many_is_one_by_one_for_every_scope_rule_and_seed() -> None:
                 assert run.history[column] == pytest.approx(alone.history[column], rel=1e-6, abs=1e-9)
 
 
+def test_one_run_may_be_stacked_alone() -> None:
+    (run,) = ldf.fit_many(
+        network, dispatch(96), loss=mse, constraints=dispatch_constraints(), seeds=[3], epochs=2, progress=False
+    )
+    torch.manual_seed(3)
+    alone = ldf.fit(
+        network(), dispatch(96), loss=mse, constraints=dispatch_constraints(), seed=3, epochs=2, progress=False
+    )
+    torch.testing.assert_close(weights(run), weights(alone), rtol=1e-4, atol=1e-5)
+
+
 def test_folds_cover_the_rows_and_hold_their_own_out() -> None:
     inputs, targets = dispatch(101)
     seen: list[Tensor] = []

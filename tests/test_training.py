@@ -170,6 +170,18 @@ def test_a_loader_gives_what_tensors_give() -> None:
     assert torch.equal(direct.multipliers["capacity"], loaded.multipliers["capacity"])
 
 
+def test_a_loader_of_the_wrong_length_is_refused() -> None:
+    class Short:
+        def __len__(self) -> int:
+            return 5
+
+        def __iter__(self):
+            yield from [dispatch(16)] * 3
+
+    with pytest.raises(ValueError, match="length of 5, but handed out 3 batches"):
+        fit(None, data=Short())
+
+
 def test_a_dataloader_with_validation_data() -> None:
     loader = DataLoader(TensorDataset(*dispatch(256)), batch_size=32, shuffle=True)
     done = fit(ldf.Ascent(0.1), data=loader, validation=dispatch(64, seed=5))

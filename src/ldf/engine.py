@@ -22,6 +22,8 @@ class Engine(Protocol):
     """Weights and Lagrangians of one or many models."""
 
     lagrangians: list[Lagrangian]
+    stacked: bool
+    """Whether a step holds the rows of all models, [R, …]."""
 
     def backward(self, step: Any) -> None:
         """The gradient of L + Σ λν of a step, for every weight; of several models, each for its own."""
@@ -47,6 +49,8 @@ class Engine(Protocol):
 
 class Single:
     """One model, as it is."""
+
+    stacked = False
 
     def __init__(
         self, settings: Settings, model: nn.Module, lagrangian: Lagrangian, task: Task | LoaderTask, compile: bool

@@ -18,33 +18,14 @@ from .batch import free, leaves, tree_map
 from .blocks import Block, GroupBlock
 from .certificate import violations
 from .constraint import Constraint, ConstraintError, check_names, first_bad
+from .distributed import all_reduce, rank, world
 from .dual import Ascent, Balanced, Dual, Fixed
+from .gradients import Cut, curvature, length, random_signs
 from .multiplier import Multiplier
 from .scopes import Groups, Pairs, check_rows
 
 PairSide = tuple[Any, Any]
 """Predictions [2, pairs, …] and the batch of the pairs, its `ids` the numbers of the pairs."""
-
-
-class _Cut(torch.autograd.Function):
-    """The identity, whose gradient is shortened to at most `limit`: ∂ ← ∂ · min(1, limit/‖∂‖₂)."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(values: Tensor, limit: Tensor) -> Tensor:
-        return values.view_as(values)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (limit,) = ctx.saved_tensors
-        (gradient,) = gradients
-        length = torch.linalg.vector_norm(gradient).clamp_min(torch.finfo(gradient.dtype).tiny)
-        return gradient * (limit / length).clamp(max=1.0), None
 
 
 class Lagrangian(nn.Module):
@@ -195,10 +176,10 @@ class Lagrangian(nn.Module):
                 "rather than probabilities, say), or use a rule with normalise=False"
             )
         signs = torch.Generator().manual_seed(int(self.updates))
-        slope = _length([gradient.detach() if gradient is not None else None for gradient in found], 2)
-        curvature = _curvature(found, parts, signs)
+        slope = length([gradient.detach() if gradient is not None else None for gradient in found], 2)
+        bend = curvature(found, parts, signs)
         size = leaves(predictions)[0].shape[0]
-        reach = max(float(_length([part.detach() for part in parts], 2)), math.sqrt(size))
+        reach = max(float(length([part.detach() for part in parts], 2)), math.sqrt(size))
         with torch.enable_grad():
             ours = free(predictions)
             theirs = {name: (free(side), rest) for name, (side, rest) in pairs.items()}
@@ -212,13 +193,13 @@ class Lagrangian(nn.Module):
                         f"constraint {constraint.name!r}: its function gave "
                         f"{first_bad(sigma.reshape(len(sigma), -1))}; every value must be finite"
                     )
-                gradients = torch.autograd.grad((_signs(sigma, signs) * sigma).mean(), sources, allow_unused=True)
-                gradient, scale = _length(gradients, 2), _length(gradients, 1)
+                gradients = torch.autograd.grad((random_signs(sigma, signs) * sigma).mean(), sources, allow_unused=True)
+                gradient, scale = length(gradients, 2), length(gradients, 1)
                 nu = constraint.violation(sigma.detach(), int(self.updates)).mean()
                 rows = size if isinstance(constraint.scope, Groups) else sigma.shape[0]
                 # Where σ is all but flat, ν/g has no meaning: ŷ never moves further than a hundred times its size.
                 way = (nu / gradient * math.sqrt(size / rows)).nan_to_num(0.0).clamp(max=100 * reach)
-                self.fresh[index] = torch.stack([slope + curvature * way, gradient, scale]).to(self.fresh)
+                self.fresh[index] = torch.stack([slope + bend * way, gradient, scale]).to(self.fresh)
                 if not bool(torch.isfinite(self.fresh[index]).all()):
                     raise ConstraintError(
                         f"constraint {constraint.name!r}: the gradient of its function is not finite at these "
@@ -328,7 +309,7 @@ class Lagrangian(nn.Module):
     def _cut(self, leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
             return leaf
-        return _Cut.apply(leaf, self.limit)  # type: ignore[no-any-return, no-untyped-call]
+        return Cut.apply(leaf, self.limit)  # type: ignore[no-any-return, no-untyped-call]
 
     def _sides(self, pairs: PairSide | Mapping[str, PairSide] | None) -> Mapping[str, PairSide]:
         if pairs is None:
@@ -375,9 +356,7 @@ class Lagrangian(nn.Module):
     def _build(self, widths: Sequence[Sequence[int]], like: Tensor) -> None:
         self.register_buffer("columns", torch.tensor(widths, dtype=torch.int64, device=like.device).reshape(-1, 2))
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=like.device))
-        self.register_buffer(
-            "rank", torch.tensor(_rank(), device=like.device), persistent=False
-        )  # whose sums these are
+        self.register_buffer("rank", torch.tensor(rank(), device=like.device), persistent=False)  # whose sums these are
         self.register_buffer("names", _encoded(self.constraints).to(like.device))
         self.register_buffer("fresh", like.new_zeros(len(self.constraints), 3))
         self.register_buffer("limit", like.new_full((), math.inf))
@@ -487,34 +466,22 @@ class Lagrangian(nn.Module):
 
     def _reduce(self) -> None:
         """Add up the sums of all processes, in two collectives."""
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        if world() == 1:
             return
-        world = torch.distributed.get_world_size()
-        if world == 1:
-            return
-        self.fresh.div_(world)
-        strange = self.loss_sum.new_tensor([float(int(self.rank) not in (-1, _rank()))])
+        self.fresh.div_(world())
+        strange = self.loss_sum.new_tensor([float(int(self.rank) not in (-1, rank()))])
         added, largest = [strange, self.loss_sum, self.loss_rows, self.fresh], []
         for block in self.stacks():
             sums, maxima = block.totals()
             added += sums
             largest += maxima
-        for tensors, operation in (
-            (added, torch.distributed.ReduceOp.SUM),
-            (largest, torch.distributed.ReduceOp.MAX),
-        ):
-            if not tensors:
-                continue
-            flat = torch.cat([tensor.flatten() for tensor in tensors])
-            torch.distributed.all_reduce(flat, op=operation)
-            for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-                tensor.copy_(part.view_as(tensor))
+        all_reduce(added, largest)
         if float(strange) > 0:
             raise RuntimeError(
                 "this process's sums were overwritten by another's: DistributedDataParallel broadcasts the buffers "
                 "of what it wraps; wrap the model alone, or say DistributedDataParallel(…, broadcast_buffers=False)"
             )
-        self.rank.fill_(_rank())
+        self.rank.fill_(rank())
         for block in self.stacks():
             if isinstance(block, GroupBlock):
                 block.share()
@@ -554,39 +521,9 @@ def _rules(constraints: Sequence[Constraint], dual: Dual | Mapping[str, Dual] | 
     return [dual[name] for name in names]
 
 
-def _length(gradients: Iterable[Tensor | None], order: int) -> Tensor:
-    """The norm of several tensors taken as one vector."""
-    parts = [torch.linalg.vector_norm(gradient, order) for gradient in gradients if gradient is not None]
-    return torch.linalg.vector_norm(torch.stack(parts), order) if parts else torch.zeros(())
-
-
-def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
-    """±1 at random, of this shape."""
-    return torch.randint(0, 2, like.shape, generator=generator).to(like) * 2 - 1
-
-
 def _encoded(constraints: Sequence[Constraint]) -> Tensor:
     """The constraints' names in their order, as a tensor: a state dict holds nothing else."""
     return torch.tensor(list("\n".join(constraint.name for constraint in constraints).encode()), dtype=torch.uint8)
-
-
-def _rank() -> int:
-    """This process's number; −1 where there is only one, so far."""
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_rank() if distributed else -1
-
-
-def _curvature(gradients: Sequence[Tensor | None], parts: Sequence[Tensor], generator: torch.Generator) -> Tensor:
-    """‖H ε‖/‖ε‖ for the Hessian of the loss by the predictions and random signs ε; 0 where it has none."""
-    chosen = [gradient for gradient in gradients if gradient is not None and gradient.requires_grad]
-    if not chosen:
-        return torch.zeros(())
-    directions = [_signs(gradient, generator) for gradient in chosen]
-    try:
-        curved = torch.autograd.grad(chosen, parts, directions, retain_graph=True, allow_unused=True)
-    except RuntimeError:  # a loss that can be differentiated only once: compiled, or CTC
-        return torch.zeros(())
-    return _length(curved, 2) / _length(directions, 2)
 
 
 def _after_load(module: nn.Module, keys: Any) -> None:
@@ -594,6 +531,6 @@ def _after_load(module: nn.Module, keys: Any) -> None:
     if isinstance(module, Lagrangian) and module.ready:
         for block in module.stacks():
             block.refresh(int(module.updates), learned=False)
-        module.rank.fill_(_rank())
+        module.rank.fill_(rank())
         known = all(float(multiplier.scale) > 0 for multiplier in module._multipliers())
         module.measured = bool(module.fresh.any()) or (known and not any(rule.tracks for rule in module.rules))

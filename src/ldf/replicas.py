@@ -158,6 +158,8 @@ class Stacked:
     own, and what `ascend` does to its own, the next step uses.
     """
 
+    stacked = True
+
     def __init__(
         self, settings: Settings, models: Sequence[nn.Module], lagrangians: Sequence[Lagrangian], task: Task
     ) -> None:

@@ -190,7 +190,9 @@ def train(
         begun = time.monotonic()
         if saved and done == 0:
             saved.begin_epoch()
-        for index, step in enumerate(_steps(task, len(runs), epoch)):
+        handed = 0
+        for index, step in enumerate(_steps(task, engine.stacked, len(runs), epoch)):
+            handed += 1
             if index < done:
                 continue
             if saved and index == done and done > 0:
@@ -207,8 +209,8 @@ def train(
                     kept.append(lagrangian.ascend())
             if saved and not last and saved.due():
                 saved.write(epoch, index + 1, rows, False)
-        if not rows[0]:
-            raise ValueError(f"data is empty: the loader handed out no batch in epoch {epoch + 1}")
+        if handed != task.steps:
+            raise ValueError(f"the loader has a length of {task.steps}, but handed out {handed} batches")
         lr = float(optimizer.param_groups[0]["lr"])
         seconds = time.monotonic() - begun
         checks = _validate(engine, task) if task.validates else None
@@ -230,16 +232,16 @@ def train(
     return [_finish(engine, task, run, index, stopped) for index, run in enumerate(runs)]
 
 
-def _steps(task: Task | LoaderTask, runs: int, epoch: int) -> Iterable[Any]:
-    """The steps of an epoch; those of several runs stacked, [R, …]."""
-    if runs == 1 or isinstance(task, LoaderTask):
+def _steps(task: Task | LoaderTask, stacked: bool, runs: int, epoch: int) -> Iterable[Any]:
+    """The steps of an epoch; for a stacked engine those of all runs, [R, …]."""
+    if not stacked or isinstance(task, LoaderTask):
         return task.plan(0, epoch)
     plans = [task.plan(run, epoch) for run in range(runs)]
-    stacked = []
+    steps = []
     for together in zip(*plans, strict=True):
         names = dict.fromkeys(name for step in together for name in step)
-        stacked.append({name: _even(name, [step.get(name) for step in together]) for name in names})
-    return stacked
+        steps.append({name: _even(name, [step.get(name) for step in together]) for name in names})
+    return steps
 
 
 def _even(name: str, parts: Sequence[Tensor | None]) -> Tensor:
