@@ -140,6 +140,27 @@ def test_damaged_and_foreign_files_are_refused_and_left_alone(tmp_path: Path) ->
         fit(tmp_path)
 
 
+@pytest.mark.parametrize("dtype", checkpoint.DTYPES, ids=str)
+def test_checkpoints_are_safetensors_files(tmp_path: Path, dtype: torch.dtype) -> None:
+    from safetensors.torch import load_file
+
+    numbers = (torch.randn(6, 4, generator=torch.Generator().manual_seed(0)) * 50).to(dtype)
+    tensors = {"whole": numbers, "turned": numbers.t()[1:], "one": numbers[2, 3], "none": numbers[:0], "λ": numbers[0]}
+    checkpoint.save(tmp_path / "file", tensors, {"n": 1, "text": "ν ≤ ε"})
+    ours, facts = checkpoint.load(tmp_path / "file")
+    theirs = load_file(tmp_path / "file")
+    assert facts == {"n": 1, "text": "ν ≤ ε"}
+    assert ours.keys() == theirs.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(ours[name], tensor)
+        assert torch.equal(theirs[name], tensor)
+
+
+def test_a_tensor_that_cannot_be_saved_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ldf.CheckpointError, match=r"'x' is torch\.complex64"):
+        checkpoint.save(tmp_path / "file", {"x": torch.zeros(2, dtype=torch.complex64)}, {})
+
+
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "state"
     checkpoint.save(file, {"x": torch.ones(3)}, {"n": 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import random
 from collections.abc import Mapping
@@ -15,18 +16,47 @@ from .text import write_whole
 
 FORMAT = "ldf-checkpoint-1"
 
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
 
 class CheckpointError(ValueError):
     """A checkpoint that is damaged, of another program or of another problem."""
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write tensors and facts (plain JSON values) to one file."""
-    from safetensors.torch import save as to_bytes
+    """Write tensors and facts (plain JSON values) to one file.
 
-    # A copy of each: two names may share memory, which the format forbids.
-    plain = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    write_whole(path, to_bytes(plain, metadata={"format": FORMAT, "facts": json.dumps(facts)}))
+    The safetensors format: the header's length (8 bytes, little-endian), the header as JSON, the tensors' numbers.
+    It is written here because the library's writer for torch asks for numpy, which the core does without.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": FORMAT, "facts": json.dumps(facts)}}
+    parts, end = [], 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES:
+            raise CheckpointError(f"{name!r} is {tensor.dtype}, which a checkpoint cannot hold")
+        parts.append(as_bytes(tensor))
+        begin, end = end, end + len(parts[-1])
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that the numbers begin at a multiple of eight
+    write_whole(path, b"".join([len(text).to_bytes(8, "little"), text, *parts]))
+
+
+def as_bytes(tensor: Tensor) -> bytes:
+    """A tensor's numbers as they lie in memory."""
+    flat = tensor.detach().cpu().contiguous()
+    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .batch import Batch, Data, as_batch, pick
+from .checkpoint import as_bytes
 from .constraint import Constraint
 from .lagrangian import PairSide
 from .scopes import Groups, Pairs, epoch_generator, shuffled, stratified
@@ -208,7 +208,7 @@ class Task:
         digest = hashlib.sha256()
         for column in (*self.data.columns.values(), self.data.targets):
             digest.update(str((column.shape, column.dtype)).encode())
-            digest.update(_bytes(column))
+            digest.update(as_bytes(column))
         return {
             "data": digest.hexdigest()[:16],
             "rows": [self.data.labelled, self.data.rows],
@@ -306,8 +306,3 @@ def _hold_out(rows: int, share: float, seed: int) -> Tensor:
         raise ValueError(f"validation must be a share between 0 and 1 that leaves rows on both sides, got {share!r}")
     order = torch.randperm(rows, generator=epoch_generator(seed, 0, stream=99))
     return order[: round(share * rows)].sort().values
-
-
-def _bytes(column: Tensor) -> bytes:
-    flat = column.detach().cpu().contiguous()
-    return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
