@@ -45,6 +45,16 @@ def test_table_and_json() -> None:
         found["x"]
 
 
+def test_a_lagrangian_certifies_with_the_slack_of_its_last_update() -> None:
+    y = torch.tensor([[0.5], [2.0]], requires_grad=True)
+    cap = ldf.inequality("cap", lambda y, b: y - 1, slack=lambda k: 0.6 - 0.3 * k)
+    lagrangian = ldf.Lagrangian([cap], ldf.Ascent(0.1, normalise=False))
+    assert lagrangian.certify(y, ldf.Batch(inputs=y))["cap"].max == pytest.approx(0.4)
+    lagrangian(y.square().mean(), y, ldf.Batch(inputs=y))
+    lagrangian.ascend()
+    assert lagrangian.certify(y, ldf.Batch(inputs=y))["cap"].max == pytest.approx(0.7)
+
+
 def test_pairs_are_looked_up_by_id_and_groups_compared_exactly() -> None:
     y = torch.tensor([[3.0], [1.0], [2.0]])
     ids = torch.tensor([7, 2, 5])

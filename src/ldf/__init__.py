@@ -3,7 +3,7 @@
 from .batch import Batch
 from .certificate import Certificate, certify
 from .checkpoint import CheckpointError
-from .constraint import Constraint, ConstraintError, LDFWarning, equality, inequality
+from .constraint import Constraint, ConstraintError, equality, inequality
 from .doctor import Diagnosis, doctor
 from .dual import Adam, Ascent, Augmented, Balanced, Dual, Fixed, NuPI
 from .history import History
@@ -30,7 +30,6 @@ __all__ = [
     "Fixed",
     "Groups",
     "History",
-    "LDFWarning",
     "Lagrangian",
     "NuPI",
     "PairBatches",

@@ -17,10 +17,6 @@ Schedule = Callable[[int], float]
 """A number that changes with k = 0, 1, …, the count of dual updates so far."""
 
 
-class LDFWarning(UserWarning):
-    """Something that runs but is probably not what was meant."""
-
-
 class ConstraintError(ValueError):
     """A constraint whose value cannot be used: the message names it, what it gave and what would be right."""
 

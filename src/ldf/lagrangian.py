@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .batch import free, leaves, tree_map
 from .blocks import Block, GroupBlock
-from .certificate import violations
+from .certificate import Certificate, certify, violations
 from .constraint import Constraint, ConstraintError, check_names, first_bad
 from .distributed import all_reduce, rank, world
 from .dual import Ascent, Balanced, Dual, Fixed
@@ -268,6 +268,11 @@ class Lagrangian(nn.Module):
     def tolerances(self) -> dict[str, float]:
         """By name: up to which mean ν a constraint counts as satisfied, in σ's units."""
         return {m.constraint.name: m.tolerance for m in self._multipliers()}
+
+    def certify(self, predictions: Any, batch: Any, tolerance: float | Mapping[str, float] = 1e-4) -> Certificate:
+        """Per constraint: largest and mean ν and the share of rows violated beyond the tolerance, in σ's units."""
+        k = int(self.updates) if self.ready else 0
+        return certify(self.constraints, predictions, batch, tolerance=tolerance, k=k)
 
     def conflicts(self, predictions: Any, batch: Any) -> dict[tuple[str, str], float]:
         """Cosines between the gradients ∂ mean(ν)/∂ŷ of every two constraints that these predictions violate.

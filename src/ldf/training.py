@@ -71,8 +71,7 @@ class Fit:
 
     def certify(self, predictions: Any, batch: Any, tolerance: float | Mapping[str, float] = 1e-4) -> Certificate:
         """Per constraint: largest and mean ν and the share of rows violated beyond the tolerance."""
-        k = int(self.lagrangian.updates)
-        return certify(self.lagrangian.constraints, predictions, batch, tolerance=tolerance, k=k)
+        return self.lagrangian.certify(predictions, batch, tolerance)
 
 
 def fit(
