@@ -128,7 +128,7 @@ class Ascent(Dual, metaclass=_AutoStep):
             step_at("Ascent", self.step, 0)
 
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
-        """M ← m + s_k ν."""
+        """m ← m + s_k ν."""
         state["multiplier"].add_(violation, alpha=step_at("Ascent", self.step, moment.k))
 
 
@@ -137,12 +137,12 @@ class Balanced(Ascent):
     """Gradient-balanced ascent, `Ascent(step="auto")`: no step to tune, no unit that matters.
 
     λ = m·u, where the unit u is measured anew every epoch, so that m = 1 lets a constraint pull as hard as the loss
-    does. m is 0 for the first 30 % of the run, then rises by 1/(30 % of the updates) while ν is above its tolerance,
-    to at most `strength`, and falls by a tenth when it is not. The penalty is rounded off around zero, and its
-    gradient at the predictions is cut to `strength` times the loss's.
+    does. m is 0 for the first 30 % of the run, then rises to `strength` within the next 30 % while ν is above its
+    tolerance, and falls by a tenth an update when it is not. The penalty is rounded off around zero, and its gradient
+    at the predictions is cut to `strength` times the loss's.
 
-    It lowers violations at little or no cost in loss; it does not drive them to zero. Where they must vanish, take
-    `Ascent(step)`, `NuPI` or `Augmented`, or repair the predictions.
+    Where labels and constraints agree it lowers violations at little cost in loss; it does not drive them to zero.
+    Where they must vanish, take `Ascent(step)`, `NuPI` or `Augmented`, or repair the predictions.
 
     Args:
         strength: how hard all constraints together may pull, as a multiple of the loss.
@@ -166,7 +166,7 @@ class Balanced(Ascent):
             raise ValueError(f"Balanced: strength must be a number > 0, got {self.strength!r}")
 
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
-        """M ← min(m + 1/(0.3·K), strength) where ν > tolerance, else 0.9·m; nothing during the warm-up."""
+        """m ← min(m + strength/(0.3·K), strength) where ν > tolerance, else 0.9·m; nothing during the warm-up."""
         assert moment.horizon is not None
         if moment.k + 1 < self.warm_up * moment.horizon:
             return

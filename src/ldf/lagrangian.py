@@ -214,9 +214,8 @@ class Lagrangian(nn.Module):
         """One dual update from the batches since the last: λ ← λ + s Σ ν by the paper's rule, and a new epoch's sums.
 
         Returns:
-            The row of a history: loss, and for every constraint mean and largest ν and its λ (over several λ: their
-                mean
-            and largest).
+            The row of a history: loss, and for every constraint the mean and the largest ν, Σ λν as it entered the
+            loss, and λ (where there are several, their mean and the largest).
         """
         if self.ready:
             self._reduce()

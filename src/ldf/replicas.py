@@ -15,7 +15,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from .batch import Batch, Data, free, pick
 from .constraint import Constraint, check_names
 from .dual import Ascent, Dual
-from .engine import PREDICT_ROWS, join, measure, pack, unpack
+from .engine import chunks, join, measure, pack, unpack
 from .lagrangian import Lagrangian
 from .resume import shapes
 from .scopes import epoch_generator
@@ -63,9 +63,8 @@ def fit_many(
         folds: K-fold cross-validation: every seed and rule is trained K times, each time without one K-th of the rows,
             on which it is validated (rows left over by the division are always trained on).
         loss, constraints, epochs, batch_size, lr, optimizer, schedule, validation, keep, unlabelled, stratify,
-            update_every, forward, checkpoint, checkpoint_seconds, progress: as for `fit`. Where runs have batches of
-                different
-            sizes (pairs of different folds, say), all are cut to the shortest.
+            update_every, forward, checkpoint, checkpoint_seconds, progress: as for `fit`. Where `stratify` makes
+            batches of different sizes in different folds, all are cut to the shortest.
 
     Returns:
         One `Fit` per run, seeds outermost and folds innermost; `.label` says which, `.held_out` its fold's rows.
@@ -80,16 +79,16 @@ def fit_many(
     """
     constraints = check_names(constraints)
     settings = Settings(
-        loss,
-        constraints,
-        epochs,
-        batch_size,
-        schedule,
-        keep,
-        None,
-        update_every,
-        forward or call_on_inputs,
-        checkpoint_seconds,
+        loss=loss,
+        constraints=constraints,
+        epochs=epochs,
+        batch_size=batch_size,
+        schedule=schedule,
+        keep=keep,
+        patience=None,
+        update_every=update_every,
+        forward=forward or call_on_inputs,
+        checkpoint_seconds=checkpoint_seconds,
     )
     rules = list(duals) if duals is not None else [dual]
     plan = list(itertools.product(seeds, rules, range(folds) if folds is not None else [None]))
@@ -240,7 +239,7 @@ class Stacked:
 
     def predict(self, data: Data, ids: Sequence[Tensor]) -> list[Any]:
         """Every model's predictions for rows of its own, some thousand at a time."""
-        rows = torch.stack(list(ids)).split(PREDICT_ROWS, dim=1)
+        rows = chunks(torch.stack(list(ids)))
         together = join([self._predictions(data, some) for some in rows], dim=1)
         return [pick(together, run) for run in range(len(self.models))]
 

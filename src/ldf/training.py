@@ -139,16 +139,16 @@ def fit(
     """
     constraints = check_names(constraints)
     settings = Settings(
-        loss,
-        constraints,
-        epochs,
-        batch_size,
-        schedule,
-        keep,
-        patience,
-        update_every,
-        forward or call_on_inputs,
-        checkpoint_seconds,
+        loss=loss,
+        constraints=constraints,
+        epochs=epochs,
+        batch_size=batch_size,
+        schedule=schedule,
+        keep=keep,
+        patience=patience,
+        update_every=update_every,
+        forward=forward or call_on_inputs,
+        checkpoint_seconds=checkpoint_seconds,
     )
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
