@@ -193,7 +193,9 @@ class Lagrangian(nn.Module):
                         f"constraint {constraint.name!r}: its function gave "
                         f"{first_bad(sigma.reshape(len(sigma), -1))}; every value must be finite"
                     )
-                gradients = torch.autograd.grad((random_signs(sigma, signs) * sigma).mean(), sources, allow_unused=True)
+                signed = (random_signs(sigma, signs) * sigma).mean()
+                # Constraints may share what they compute: the graph is kept for the next one.
+                gradients = torch.autograd.grad(signed, sources, allow_unused=True, retain_graph=True)
                 gradient, scale = length(gradients, 2), length(gradients, 1)
                 nu = constraint.violation(sigma.detach(), int(self.updates)).mean()
                 rows = size if isinstance(constraint.scope, Groups) else sigma.shape[0]

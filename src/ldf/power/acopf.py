@@ -13,6 +13,7 @@ with p_ij and q_ij by Ohm's law (8) in `ohm.py`: flows are expressions here, not
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from types import SimpleNamespace
 
@@ -25,6 +26,10 @@ from .case import Case
 from .ohm import flows
 
 Floats = NDArray[np.float64]
+
+SHARPNESS = 1e6
+"""By which the projection's distance is multiplied: at an active bound the barrier keeps a distance of √(μ/2·sharpness),
+2e-8 instead of 2e-5."""
 
 
 class ACOPF:
@@ -49,10 +54,9 @@ class ACOPF:
         theta[case.reference] = 0.0
         self.lower = np.concatenate([case.p_min, case.q_min, case.v_min, -theta])
         self.upper = np.concatenate([case.p_max, case.q_max, case.v_max, theta])
-        self.flat = np.concatenate(
-            [(case.p_min + case.p_max) / 2, (case.q_min + case.q_max) / 2, np.ones(n), np.zeros(n)]
-        )
-        self.flat[~np.isfinite(self.flat)] = 0.0
+        with np.errstate(invalid="ignore"):  # −∞ + ∞
+            middle = (self.lower[: 2 * g] + self.upper[: 2 * g]) / 2
+        self.flat = np.concatenate([np.where(np.isfinite(middle), middle, 0.0), np.ones(n), np.zeros(n)])
 
     @cached_property
     def _model(self) -> SimpleNamespace:
@@ -64,23 +68,29 @@ class ACOPF:
         cos, sin = casadi.cos(difference), casadi.sin(difference)
         arcs = case.arcs
         v_source, v_target = v[arcs.source], v[arcs.target]
-        numbers = SimpleNamespace(**{k: casadi.DM(getattr(arcs, k)) for k in ("g_self", "b_self", "g_mutual", "b_mutual")})
+        numbers = SimpleNamespace(
+            **{k: casadi.DM(getattr(arcs, k)) for k in ("g_self", "b_self", "g_mutual", "b_mutual")}
+        )
         p, q = flows(numbers, v_source, v_target, casadi.vertcat(cos, cos), casadi.vertcat(sin, -sin))
         leaving, placed = _incidence(n, arcs.source), _incidence(n, case.at)
         balance_p = leaving @ p + casadi.DM(case.gs) * v**2 - (placed @ pg - d[:n])
         balance_q = leaving @ q - casadi.DM(case.bs) * v**2 - (placed @ qg - d[n:])
+        c2, c1, c0 = case.cost.T
         rated = np.flatnonzero(np.isfinite(np.tile(case.limit, 2)))
         limit = np.tile(case.limit, 2)[rated]
         angled = np.flatnonzero(np.isfinite(case.angle_min) | np.isfinite(case.angle_max))
         # (6) in units of the limit, so that all rows have size one.
         thermal = (p[rated] ** 2 + q[rated] ** 2) / casadi.DM(limit**2)
+        # Nothing out of one symbol is a row, [1, 0], to CasADi.
+        spread = casadi.reshape(difference[angled], len(angled), 1)
         return SimpleNamespace(
             x=x,
             d=d,
             pg=pg,
             v=v,
-            cost=casadi.sum1(casadi.DM(case.cost[:, 0]) * pg**2 + casadi.DM(case.cost[:, 1]) * pg) + case.cost[:, 2].sum(),
-            g=casadi.vertcat(balance_p, balance_q, thermal, difference[angled]),
+            cost=casadi.sum1(casadi.DM(case.cost[:, 0]) * pg**2 + casadi.DM(case.cost[:, 1]) * pg)
+            + case.cost[:, 2].sum(),
+            g=casadi.vertcat(balance_p, balance_q, thermal, spread),
             limits=(
                 np.concatenate([np.zeros(2 * n), np.full(len(rated), -np.inf), case.angle_min[angled]]),
                 np.concatenate([np.zeros(2 * n), np.ones(len(rated)), case.angle_max[angled]]),
@@ -94,12 +104,10 @@ class ACOPF:
 
     @cached_property
     def _projection(self) -> NLP:
-        m, part = self._model, self.quantities
+        m = self._model
         aim = casadi.SX.sym("aim", self.case.generators + self.case.buses)
-        distance = casadi.sumsqr(casadi.vertcat(m.pg, m.v) - aim)
-        return NLP(
-            m.x, casadi.vertcat(m.d, aim), distance, m.g, (self.lower, self.upper), m.limits, *self.settings
-        )
+        distance = SHARPNESS * casadi.sumsqr(casadi.vertcat(m.pg, m.v) - aim)
+        return NLP(m.x, casadi.vertcat(m.d, aim), distance, m.g, (self.lower, self.upper), m.limits, *self.settings)
 
     def solve(self, demand: Floats | None = None, start: Solution | None = None) -> Solution:
         """The cheapest state for a demand, cold or warm-started at another demand's solution."""
@@ -109,7 +117,8 @@ class ACOPF:
     def project(self, demand: Floats, prediction: Floats) -> Solution:
         """The feasible state with the least ‖p^g − p̂^g‖² + ‖v − v̂‖²; its objective is that distance."""
         aim = np.concatenate([prediction[self.quantities["pg"]], prediction[self.quantities["v"]]])
-        return self._projection.solve(np.concatenate([demand, aim]), np.clip(prediction, self.lower, self.upper))
+        found = self._projection.solve(np.concatenate([demand, aim]), np.clip(prediction, self.lower, self.upper))
+        return replace(found, objective=found.objective / SHARPNESS)
 
     def prices(self, solution: Solution) -> tuple[Floats, Floats]:
         """Nodal prices in $/MWh and $/MVArh: what one more MW, or MVAr, of demand at a bus would cost."""

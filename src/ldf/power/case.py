@@ -185,7 +185,8 @@ def _table(text: str, name: str, where: str) -> Floats:
         raise CaseError(f"{where}: no table mpc.{name}; AC-OPF needs {', '.join('mpc.' + t for t in COLUMNS)}")
     lines = [line.replace(",", " ").split() for line in re.split(r"[;\n]", found[1])]
     rows = [
-        [_number(token, f"{where}: mpc.{name} row {i}") for token in line] for i, line in enumerate(filter(None, lines), 1)
+        [_number(token, f"{where}: mpc.{name} row {i}") for token in line]
+        for i, line in enumerate(filter(None, lines), 1)
     ]
     least = COLUMNS[name]
     if not rows:
@@ -196,13 +197,13 @@ def _table(text: str, name: str, where: str) -> Floats:
     width = max(map(len, rows))
     if name != "gencost" and any(len(row) != width for row in rows):
         raise CaseError(f"{where}: the rows of mpc.{name} differ in length")
-    return np.array([row + [0.0] * (width - len(row)) for row in rows])
+    return np.array([row + [np.nan] * (width - len(row)) for row in rows])
 
 
 def _build(
     name: str, where: str, text: str, base: float, bus: Floats, gen: Floats, branch: Floats, gencost: Floats
 ) -> Case:
-    for label, values in (("bus", bus), ("gen", gen[:, :10]), ("branch", branch[:, :11]), ("gencost", gencost)):
+    for label, values in (("bus", bus), ("gen", gen[:, :10]), ("branch", branch[:, :13]), ("gencost", gencost[:, :4])):
         bad = np.argwhere(np.isnan(values))
         if len(bad):
             raise CaseError(f"{where}: mpc.{label} row {bad[0, 0] + 1}, column {bad[0, 1] + 1} is not a number")
@@ -255,7 +256,9 @@ def _build(
         crossed = np.flatnonzero(low > high)
         if len(crossed):
             i = crossed[0]
-            raise CaseError(f"{where}: {of[i]} has a lower {what} limit of {low[i]:g}, above its upper one, {high[i]:g}")
+            raise CaseError(
+                f"{where}: {of[i]} has a lower {what} limit of {low[i]:g}, above its upper one, {high[i]:g}"
+            )
 
     limit = np.where(np.isin(rows[:, 5], list(UNLIMITED)), np.inf, rows[:, 5]) / base
     angle_min, angle_max = (np.radians(rows[:, column]) for column in (11, 12))
@@ -305,13 +308,16 @@ def _costs(where: str, gencost: Floats, generators: int, base: float) -> Floats:
                 f"{where}: mpc.gencost row {i + 1} is of model {row[0]:g}; only polynomial costs (model 2) are supported"
             )
         count = int(row[3])
-        if count < 0 or len(row) < 4 + count:
-            raise CaseError(f"{where}: mpc.gencost row {i + 1} promises {count} coefficients, but has {len(row) - 4}")
-        coefficients = np.concatenate([np.zeros(3), row[4 : 4 + count]])
+        given = row[4:][~np.isnan(row[4:])]
+        if count < 0 or len(given) < count:
+            raise CaseError(f"{where}: mpc.gencost row {i + 1} promises {count} coefficients, but has {len(given)}")
+        coefficients = np.concatenate([np.zeros(3), given[:count]])
         if np.any(coefficients[:-3]):
-            raise CaseError(f"{where}: mpc.gencost row {i + 1} has a degree above 2; only quadratic costs are supported")
+            raise CaseError(
+                f"{where}: mpc.gencost row {i + 1} has a degree above 2; only quadratic costs are supported"
+            )
         costs[i] = coefficients[-3:]
-    if len(gencost) == 2 * generators and np.any(gencost[generators:, 4:]):
+    if len(gencost) == 2 * generators and np.nan_to_num(gencost[generators:, 4:]).any():
         raise CaseError(f"{where}: mpc.gencost has costs for reactive power, which are not supported")
     return costs * np.array([base**2, base, 1.0])
 

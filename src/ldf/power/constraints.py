@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..batch import leaves
 from ..constraint import Constraint, equality, inequality
 from .case import Case
 from .ohm import flows
@@ -62,13 +63,17 @@ class Laws:
             b_mutual=number(arcs.b_mutual),
         )
         self.gs, self.bs = number(case.gs), number(case.bs)
+
+        def interval(low: Any, high: Any) -> tuple[Tensor, Tensor, Tensor]:
+            """Which entries have a limit at all, and their limits."""
+            limited = np.flatnonzero(np.isfinite(low) | np.isfinite(high))
+            return index(limited), number(low[limited]), number(high[limited])
+
         self.v, self.pg, self.qg = (
-            (number(low), number(high))
+            interval(low, high)
             for low, high in ((case.v_min, case.v_max), (case.p_min, case.p_max), (case.q_min, case.q_max))
         )
-        angled = np.flatnonzero(np.isfinite(case.angle_min) | np.isfinite(case.angle_max))
-        self.angled = index(angled)
-        self.angle = number(case.angle_min[angled]), number(case.angle_max[angled])
+        self.angle = interval(case.angle_min, case.angle_max)
         rated = np.flatnonzero(np.isfinite(np.tile(case.limit, 2)))
         self.rated = index(rated)
         self.limit = number(np.tile(case.limit, 2)[rated])
@@ -91,15 +96,15 @@ class Laws:
         return _outside(at.v, *self.v)
 
     def angles(self, at: States) -> Tensor:
-        """σ4 = max(θ^l_ij − (θ_i − θ_j), (θ_i − θ_j) − θ^u_ij): [B, E]."""
-        return _outside(at.difference.index_select(1, self.angled), *self.angle)
+        """σ4 = max(θ^l_ij − (θ_i − θ_j), (θ_i − θ_j) − θ^u_ij): [B, branches with a limit]."""
+        return _outside(at.difference, *self.angle)
 
     def active(self, at: States) -> Tensor:
-        """σ5a, σ5b = max(p^gl − p^g, p^g − p^gu): [B, G]."""
+        """σ5a, σ5b = max(p^gl − p^g, p^g − p^gu): [B, generators with a limit]."""
         return _outside(at.pg, *self.pg)
 
     def reactive(self, at: States) -> Tensor:
-        """σ5c, σ5d = max(q^gl − q^g, q^g − q^gu): [B, G]."""
+        """σ5c, σ5d = max(q^gl − q^g, q^g − q^gu): [B, generators with a limit]."""
         return _outside(at.qg, *self.qg)
 
     def thermal(self, at: States) -> Tensor:
@@ -134,12 +139,12 @@ class Laws:
         at = _Last(lambda predictions, batch: self.states(read(predictions, batch)))
         truth = _Last(lambda _, batch: self.states(batch.states))
         laws = [inequality("voltage", lambda y, batch: self.voltage(at(y, batch)))]
-        if len(self.angled):
+        if len(self.angle[0]):
             laws.append(inequality("angle", lambda y, batch: self.angles(at(y, batch))))
-        laws += [
-            inequality("active", lambda y, batch: self.active(at(y, batch))),
-            inequality("reactive", lambda y, batch: self.reactive(at(y, batch))),
-        ]
+        if len(self.pg[0]):
+            laws.append(inequality("active", lambda y, batch: self.active(at(y, batch))))
+        if len(self.qg[0]):
+            laws.append(inequality("reactive", lambda y, batch: self.reactive(at(y, batch))))
         if len(self.rated):
             laws.append(inequality("thermal", lambda y, batch: self.thermal(at(y, batch))))
         laws += [
@@ -154,22 +159,32 @@ class Laws:
         return laws
 
 
-def _outside(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """How far a value is outside of its interval; negative inside."""
+def _outside(value: Tensor, limited: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """How far values with a limit are outside of their intervals; negative inside."""
+    value = value.index_select(1, limited)
     return torch.maximum(low - value, value - high)
 
 
 class _Last:
-    """A function of (predictions, batch) that remembers its last answer: nine laws look at the same flows."""
+    """A function of (predictions, batch) that remembers its last answer: nine laws look at the same flows.
+
+    Predictions that were changed in place, or are now wanted with gradients, are others than before.
+    """
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self.function = function
-        self.key: tuple[Any, Any] = (None, None)
+        self.key: tuple[Any, Any, Any] = (None, None, None)
         self.value: Any = None
 
     def __call__(self, predictions: Any, batch: Any) -> Any:
         if torch.compiler.is_compiling():  # the compiler finds what is common by itself
             return self.function(predictions, batch)
-        if self.key[0] is not predictions or self.key[1] is not batch:
-            self.value, self.key = self.function(predictions, batch), (predictions, batch)
+        state = torch.is_grad_enabled(), [_version(leaf) for leaf in leaves(predictions)]
+        if self.key[0] is not predictions or self.key[1] is not batch or self.key[2] != state:
+            self.value, self.key = self.function(predictions, batch), (predictions, batch, state)
         return self.value
+
+
+def _version(leaf: Tensor) -> tuple[bool, int]:
+    """Whether gradients are wanted, and how often the tensor was changed in place (not counted in inference mode)."""
+    return leaf.requires_grad, -1 if leaf.is_inference() else leaf._version

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..constraint import Constraint
@@ -16,6 +18,8 @@ from ..text import write_whole
 from .acopf import ACOPF
 from .case import Case, CaseError, load
 from .constraints import LAWS, Laws
+
+Floats = NDArray[np.float64]
 
 
 class Power:
@@ -29,7 +33,12 @@ class Power:
         self.case = case
         self.name, self.fingerprint = case.name, case.fingerprint
         model = ACOPF(case)
-        self.nominal, self.quantities, self.lower, self.upper = model.nominal, model.quantities, model.lower, model.upper
+        self.nominal, self.quantities, self.lower, self.upper = (
+            model.nominal,
+            model.quantities,
+            model.lower,
+            model.upper,
+        )
         loads = np.full(case.buses, -1)
         loads[case.loads] = np.arange(len(case.loads))
         self.loads = np.concatenate([loads, loads])
@@ -80,6 +89,51 @@ class Power:
         """p^g, v, θ, and the active flows of all arcs."""
         at = self.physics(states.dtype).states(states)
         return {"p": at.pg, "v": at.v, "theta": at.theta, "pf": at.p}
+
+    def entry(self, index: int) -> tuple[str, str, float]:
+        """Active, then reactive demand of a bus."""
+        what, unit = ("active", "MW") if index < self.case.buses else ("reactive", "MVAr")
+        return f"{what} demand at bus {self.case.bus[index % self.case.buses]}", unit, self.case.base
+
+    def demands(self, table: Mapping[str, Sequence[Any]], rows: int) -> Floats:
+        """[rows, 2N] from columns `p5` (or just `5`): MW at bus 5, and `q5`: MVAr there.
+
+        A bus without a column keeps its nominal demand; where only p is given, q follows at the nominal power factor.
+        """
+        case, n = self.case, self.case.buses
+        found = np.tile(self.nominal, (rows, 1))
+        given: dict[tuple[str, int], str] = {}
+        for name in table:
+            match = re.fullmatch(r"([pq]?)_?(\d+)", str(name).strip().lower())
+            if not match:
+                raise ValueError(f"column {name!r} is no demand: columns are p5 (or 5) for MW and q5 for MVAr at bus 5")
+            key = match[1] or "p", case.position(int(match[2]))
+            if key in given:
+                raise ValueError(f"columns {given[key]!r} and {name!r} are the same demand")
+            given[key] = name
+        for (kind, bus), name in given.items():
+            values = np.asarray(table[name], np.float64) / case.base
+            bad = np.flatnonzero(~np.isfinite(values))
+            if len(bad):
+                raise ValueError(f"column {name!r}, row {bad[0] + 1}: {table[name][bad[0]]!r} is not a number")
+            found[:, bus if kind == "p" else n + bus] = values
+            if kind == "p" and ("q", bus) not in given and case.pd[bus]:
+                found[:, n + bus] = values * case.qd[bus] / case.pd[bus]
+        return found
+
+    def present(self, state: Floats) -> dict[str, float]:
+        """MW, MVAr, per unit and degrees, by number of generator or bus."""
+        case, part = self.case, self.quantities
+        columns: dict[str, float] = {}
+        for name, quantity, numbers, factor in (
+            ("pg", "pg", case.generator, case.base),
+            ("qg", "qg", case.generator, case.base),
+            ("v", "v", case.bus, 1.0),
+            ("theta", "theta", case.bus, 180 / np.pi),
+        ):
+            values = state[part[quantity]] * factor
+            columns |= {f"{name}{number}": float(value) for number, value in zip(numbers, values, strict=True)}
+        return columns
 
     def constraints(
         self, read: Callable[[Any, Any], Tensor], dtype: torch.dtype, labels: bool = True

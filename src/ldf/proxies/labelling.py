@@ -123,20 +123,22 @@ def as_table(rows: dict[str, list[Any]], schema: pa.Schema, facts: dict[str, Any
 def write_table(table: pa.Table, path: Path) -> None:
     """A Parquet file, whole or not at all."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd")
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     write_whole(path, sink.getvalue().to_pybytes())
 
 
 def read_shard(path: Path, recipe: Recipe) -> tuple[pa.Table, dict[str, Any]]:
     """A shard and its facts; refused if it is damaged or of another data set."""
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, page_checksum_verification=True)
         facts = json.loads((table.schema.metadata or {})[b"ldf"])
-    except (pa.ArrowInvalid, OSError, KeyError, json.JSONDecodeError) as error:
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise DatasetError(f"{path} is damaged or not a shard of a data set: {error}") from error
     for name, value in recipe.to_dict().items():
         if facts.get(name) != value:
             raise DatasetError(f"{path} belongs to another data set: its {name} is {facts.get(name)!r}, not {value!r}")
+    if path.name != shard_path(path.parent, facts.get("number", -1)).name:
+        raise DatasetError(f"{path} is damaged or has another's name: it says that it is shard {facts.get('number')}")
     return table, facts
 
 
@@ -184,6 +186,8 @@ def label(
         raise ValueError(f"the number of rows must be at least 1, got {rows}")
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
+    if seed < 0:
+        raise ValueError(f"the seed must be at least 0, got {seed}")
     if not (problem.loads >= 0).any():
         raise ValueError(f"{problem.name} has no load to vary")
     folder.mkdir(parents=True, exist_ok=True)
@@ -194,11 +198,12 @@ def label(
         table, facts = read_shard(path, recipe)
         done[int(facts["number"])] = table.num_rows, facts["failures"]
 
+    # A copy: joblib asks `missing` in a thread of its own, while `done` grows in this one.
     def solved() -> int:
-        return sum(count for count, _ in done.values())
+        return sum(count for count, _ in list(done.values()))
 
     def failures() -> Counter[str]:
-        return sum((Counter(failed) for _, failed in done.values()), Counter())
+        return sum((Counter(failed) for _, failed in list(done.values())), Counter())
 
     def missing() -> Iterator[int]:
         # Asked for as workers fall idle. Shards before the last are always finished: draws stay without a gap.
@@ -216,7 +221,9 @@ def label(
         done[number] = count, failed
         line.update(min(solved(), rows), lambda: f"{sum(failures().values())} draws failed")
     if not solved():
-        raise DatasetError(f"none of the first {sum(failures().values())} draws could be solved: {_reasons(failures())}")
+        raise DatasetError(
+            f"none of the first {sum(failures().values())} draws could be solved: {_reasons(failures())}"
+        )
     total = 0
     for number in sorted(done):
         if total >= rows:  # beyond what is needed: several workers finish more than one alone

@@ -112,9 +112,7 @@ class NLP:
         given = {"x0": start.state, "lam_g0": start.multipliers, "lam_x0": start.bounds} if warm else {"x0": start}
         solver = self._warm if warm else self._cold
         begun = time.perf_counter()
-        found = solver(
-            p=d, lbx=self.bounds[0], ubx=self.bounds[1], lbg=self.limits[0], ubg=self.limits[1], **given
-        )
+        found = solver(p=d, lbx=self.bounds[0], ubx=self.bounds[1], lbg=self.limits[0], ubg=self.limits[1], **given)
         seconds = time.perf_counter() - begun
         stats = solver.stats()
         return Solution(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -25,13 +26,6 @@ class Solver(Protocol):
 
     def project(self, demand: Floats, prediction: Floats) -> Solution:
         """The feasible state nearest to a prediction [S] in the controls; its objective is the squared distance."""
-
-
-class Laws(Protocol):
-    """The constraints in torch, on states [B, S] in the problem's own units."""
-
-    def violations(self, states: Tensor, demands: Tensor) -> dict[str, Tensor]:
-        """σ of every law, [B, k] each, by the paper's number."""
 
 
 class Problem(Protocol):
@@ -64,5 +58,19 @@ class Problem(Protocol):
     def reported(self, states: Tensor) -> dict[str, Tensor]:
         """What the table of prediction errors reports, by its name there: [B, k] each."""
 
-    def constraints(self, read: Any) -> list[Constraint]:
-        """Every law as a constraint; read(predictions, batch) gives states [B, S]."""
+    def entry(self, index: int) -> tuple[str, str, float]:
+        """What an entry of the demand is called, its unit for people, and by what to multiply to have it."""
+
+    def demands(self, table: Mapping[str, Sequence[Any]], rows: int) -> Floats:
+        """[rows, D] from the columns of a user's table; what is not in it is nominal."""
+
+    def present(self, state: Floats) -> dict[str, float]:
+        """A state [S] for people: a name with its unit, and the number."""
+
+    def constraints(
+        self, read: Callable[[Any, Any], Tensor], dtype: torch.dtype, labels: bool = True
+    ) -> list[Constraint]:
+        """Every law as a constraint on predictions; read(predictions, batch) gives states [B, S].
+
+        A batch has its demands [B, D] as batch.demand and, for laws that look at labels, states [B, S] as batch.states.
+        """

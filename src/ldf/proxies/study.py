@@ -1,0 +1,164 @@
+"""Label a case, train every model for every seed, score them and repair them: what the paper's tables are made of.
+
+All of it lies in a folder and goes on there when it was stopped: labels by shard, runs by checkpoint, scores by file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+
+from ..text import Progress, write_whole
+from . import dataset
+from .evaluation import Scores, evaluate
+from .labelling import label
+from .network import Rows
+from .problem import Problem
+from .repair import Certifier, Projection
+from .sampling import Sampling
+from .training import MODELS, Trained, baselines, recipe_named, train
+
+SCORES = "scores.json"
+
+
+@dataclass(frozen=True)
+class Study:
+    """One data set and everything trained on it.
+
+    Args:
+        problem: the network.
+        sampling: of the demands.
+        rows: labels, train and test together.
+        folder: where all of it lies.
+    """
+
+    problem: Problem
+    sampling: Sampling
+    rows: int
+    folder: Path
+    workers: int | None = None
+    progress: bool | None = None
+
+    @property
+    def labels(self) -> Path:
+        """The data set's folder."""
+        return self.folder / "labels"
+
+    def run(self, recipe: str, model: str, seed: int, epochs: int) -> Path:
+        """A run's folder."""
+        return self.folder / f"{recipe}-{epochs}" / f"{model}-{seed}"
+
+    def label(self) -> dataset.Dataset:
+        """The data set; what is missing is made."""
+        label(self.problem, self.rows, self.sampling, self.labels, workers=self.workers, progress=self.progress)
+        return dataset.load(self.labels, self.problem)
+
+    def train(self, recipes: Iterable[str], seeds: int, epochs: int | None) -> list[Run]:
+        """Every model of every recipe for every seed, on all cores; those that are there already are kept."""
+        plan = [
+            Run(recipe, model, seed, recipe_named(recipe).epochs if epochs is None else epochs)
+            for recipe in recipes
+            for seed in range(seeds)
+            for model in MODELS
+        ]
+        todo = [run for run in plan if not (self._of(run) / SCORES).exists()]
+        jobs = [(str(self.labels), str(self._of(run)), asdict(run)) for run in todo]
+        self._parallel(_train, jobs, "run", f"{self.problem.name} {self.sampling.mode}")
+        return plan
+
+    def scores(self, run: Run) -> Scores:
+        """Errors and violations of a run on the test rows."""
+        return Scores(**json.loads((self._of(run) / SCORES).read_text()))
+
+    def trained(self, run: Run) -> Trained:
+        """The network of a run."""
+        return Trained.load(self._of(run), self.problem)
+
+    def baselines(self) -> dict[str, Scores]:
+        """Errors and violations of what a network has to beat."""
+        data = dataset.load(self.labels, self.problem)
+        _, test = data.split()
+        return {name: evaluate(predict(test), test) for name, predict in baselines(data).items()}
+
+    def repair(self, runs: Sequence[Run], rows: int) -> dict[Run, list[dict[str, Any]]]:
+        """Project the first test rows of every run: for each its certificate, and how far the controls moved."""
+        jobs = [(str(self.labels), str(self._of(run)), rows) for run in runs if not self._repairs(run, rows).exists()]
+        self._parallel(_repair, jobs, "repair", f"{self.problem.name} {self.sampling.mode}")
+        return {run: json.loads(self._repairs(run, rows).read_text()) for run in runs}
+
+    def _of(self, run: Run) -> Path:
+        return self.run(run.recipe, run.model, run.seed, run.epochs)
+
+    def _repairs(self, run: Run, rows: int) -> Path:
+        return self._of(run) / f"repairs-{rows}.json"
+
+    def _parallel(self, work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], unit: str, note: str) -> None:
+        from joblib import Parallel, cpu_count, delayed
+
+        if not jobs:
+            return
+        line = Progress(len(jobs), unit, self.progress)
+        line.update(0, lambda: note)
+        pool = Parallel(n_jobs=min(self.workers or cpu_count(), len(jobs)), return_as="generator_unordered")
+        for done, _ in enumerate(pool(delayed(work)(*job) for job in jobs), 1):
+            line.update(done, lambda: note)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run."""
+
+    recipe: str
+    model: str
+    seed: int
+    epochs: int
+
+
+def _train(labels: str, folder: str, run: dict[str, Any]) -> None:
+    """Train, score on the test rows and write both down: in a worker."""
+    torch.set_num_threads(1)
+    data = dataset.load(Path(labels))
+    recipe = recipe_named(run["recipe"])
+    done = train(
+        data,
+        run["model"],
+        recipe,
+        seed=run["seed"],
+        epochs=run["epochs"],
+        folder=Path(folder),
+        facts={"data": labels},
+        progress=False,
+    )
+    _, test = data.split()
+    scores = evaluate(done.proxy.predict(Rows.of(test)), test)
+    write_whole(Path(folder) / SCORES, json.dumps(asdict(scores), indent=1) + "\n")
+
+
+def _repair(labels: str, folder: str, rows: int) -> None:
+    """Repair the first test rows of a run and write down what was found: in a worker."""
+    torch.set_num_threads(1)
+    _, test = dataset.load(Path(labels)).split()
+    test = test.take(torch.arange(min(rows, len(test))))
+    trained = Trained.load(Path(folder), test.problem)
+    certifier, projection = Certifier(test.problem), Projection(test.problem.solver())
+    predicted = trained.proxy.predict(Rows.of(test)).numpy()
+    found = []
+    for demand, state, best in zip(test.demand.numpy(), predicted, test.objective.tolist(), strict=True):
+        answer = certifier.answer(demand, state, projection, optimum=lambda _, best=best: best)  # type: ignore[misc]
+        found.append(answer.to_dict())
+    write_whole(Path(folder) / f"repairs-{rows}.json", json.dumps(found) + "\n")
+
+
+def summary(values: Sequence[float]) -> dict[str, Any]:
+    """Mean and spread over seeds, as a row of results has them."""
+    return {
+        "mean": fmean(values),
+        "std": stdev(values) if len(values) > 1 else 0.0,
+        "seeds": len(values),
+    }

@@ -1,0 +1,1 @@
+"""Reproduce the tables and figures of the paper, and report them beside its own."""
