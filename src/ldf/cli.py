@@ -1,11 +1,21 @@
 """The command line. What is slow to import is imported by the command that needs it."""
 
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import __version__
+
+if TYPE_CHECKING:
+    from .proxies.problem import Problem, Solver
 
 app = typer.Typer(
     name="ldf",
@@ -13,6 +23,69 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+)
+
+
+class Kind(StrEnum):
+    """The problems to learn."""
+
+    power = "power"
+
+
+class Mode(StrEnum):
+    """How demands are drawn."""
+
+    shared = "shared"
+    independent = "independent"
+
+
+class Modes(StrEnum):
+    """Which samplings to show."""
+
+    shared = "shared"
+    independent = "independent"
+    both = "both"
+
+
+class Model(StrEnum):
+    """The paper's three models."""
+
+    M = "M"
+    MC = "MC"
+    MCD = "MCD"
+
+
+class Named(StrEnum):
+    """How to train."""
+
+    paper = "paper"
+    tuned = "tuned"
+
+
+class Recipes(StrEnum):
+    """Which recipes to show."""
+
+    paper = "paper"
+    tuned = "tuned"
+    both = "both"
+
+
+class Table(StrEnum):
+    """What to reproduce."""
+
+    power_errors = "power-errors"
+    violations = "violations"
+    all = "all"
+
+
+Case = Annotated[str, typer.Argument(help="A PGLib name such as case30_ieee, or the path of a MATPOWER .m file.")]
+Run = Annotated[Path, typer.Argument(help="The folder of a trained network.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes; all cores by default.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Networks of each kind.")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the data; the recipe's own by default.")]
+DEMANDS = (
+    "CSV or Parquet, a row for each demand; column p5 (or 5) is MW at bus 5, q5 MVAr there. Buses left out keep their "
+    "nominal demand, and q follows p at the nominal power factor."
 )
 
 
@@ -34,21 +107,288 @@ def _common(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("out/demo"),
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 80,
-    seeds: Annotated[int, typer.Option(min=1, help="Models of each kind.")] = 5,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train anew, even if the folder has a run.")] = False,
+    case: Annotated[str, typer.Option(help="A PGLib name or the path of a MATPOWER .m file.")] = "case30_ieee",
+    samples: Annotated[int, typer.Option(min=20, help="Demands to label, a fifth of them to test on.")] = 1000,
+    seeds: Seeds = 2,
+    epochs: Epochs = 60,
+    workers: Workers = None,
 ) -> None:
-    """Learn to share a load between four units: without constraints (M), with λ = 1 (MC) and by dual ascent (MCD).
+    """Learn AC optimal power flow end to end: label demands, train M, MC and MCD, repair, certify, report.
 
-    Shows errors, violations and multipliers, and writes them as JSON, CSV and a picture. A run that was stopped goes on
-    where it was.
+    A run that was stopped goes on where it was. Takes a few minutes on two cores.
     """
+    from .reproduce.power import Options, demonstrate
+
+    options = Options(
+        cases=[case],
+        samplings=["independent"],
+        samples=samples,
+        seeds=seeds,
+        epochs=epochs,
+        repairs=min(50, samples // 5),
+        workers=workers,
+        progress=True,
+    )
+    _finish(demonstrate(out, out / "work", options, _command()))
+
+
+@app.command()
+def solve(
+    kind: Kind,
+    case: Case,
+    demands: Annotated[Path | None, typer.Option(help=DEMANDS)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list for a file.")] = False,
+) -> None:
+    """Solve one demand, the nominal one by default, or a file of them: the ground truth."""
+    from .proxies import open_problem
+    from .text import table
+
+    problem = open_problem(kind.value, case)
+    wanted = problem.nominal[None] if demands is None else _demands(demands, problem)
+    solver = problem.solver()
+    answers = [_solution(problem, solver, demand) for demand in wanted]
+    if as_json:
+        typer.echo(json.dumps(answers[0] if demands is None else answers, indent=1))
+    else:
+        rows = [
+            [
+                i,
+                a["status"],
+                a["objective"] if a["objective"] is not None else float("nan"),
+                a["iterations"],
+                a["seconds"],
+            ]
+            for i, a in enumerate(answers, 1)
+        ]
+        typer.echo(table(["demand", "status", "objective $/h", "iterations", "seconds"], rows))
+        if demands is None and answers[0]["state"]:
+            parts = {**answers[0]["state"], **{name: answers[0][name] for name in problem.units if name in answers[0]}}
+            spans = [
+                [f"{name} {problem.units[name]}", min(values.values()), max(values.values())]
+                for name, values in parts.items()
+            ]
+            typer.echo("\n" + table(["", "least", "most"], spans))
+    if any(answer["status"] != "optimal" for answer in answers):
+        raise typer.Exit(1)
+
+
+@app.command()
+def label(
+    kind: Kind,
+    case: Case,
+    out: Annotated[Path, typer.Option(help="The folder of the data set; one that was begun is gone on with.")],
+    n: Annotated[int, typer.Option("-n", "--rows", min=1, help="Solved demands to have in the end.")] = 4000,
+    sampling: Annotated[Mode, typer.Option(help="One factor for all loads, or one for each.")] = Mode.shared,
+    low: Annotated[float, typer.Option(help="The smallest factor on nominal demands.")] = 0.8,
+    high: Annotated[float, typer.Option(help="The largest.")] = 1.2,
+    noise: Annotated[float, typer.Option(help="Each load varies by ± this share besides.")] = 0.0,
+    hot_start: Annotated[
+        float, typer.Option(help="With 0.01 a row also has an earlier demand, within 1 %, and its state.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    workers: Workers = None,
+) -> None:
+    """Draw demands and solve them on all cores, into Parquet shards."""
+    from .proxies import labelling, open_problem
+    from .proxies.sampling import Sampling
+
+    problem = open_problem(kind.value, case)
+    drawn = Sampling(sampling.value, low, high, noise, hot_start)
+    begun = time.monotonic()
+    done = labelling.label(problem, n, drawn, out, seed=seed, workers=workers, progress=True)
+    failed = ", ".join(f"{count} {reason}" for reason, count in sorted(done["failures"].items())) or "none failed"
+    typer.echo(f"{n} rows of {done['draws']} draws ({failed}) in {out}, {time.monotonic() - begun:.1f} s")
+
+
+@app.command()
+def train(
+    kind: Kind,
+    data: Annotated[Path, typer.Argument(help="The folder of a data set, made by `ldf label`.")],
+    out: Annotated[Path, typer.Option(help="The folder of the run; one that was stopped is gone on with.")],
+    model: Annotated[Model, typer.Option(help="M: no constraints; MC: λ = 1; MCD: λ by dual ascent.")] = Model.MCD,
+    recipe: Annotated[Named, typer.Option(help="What the paper prescribes, or what works best.")] = Named.tuned,
+    epochs: Epochs = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and held-out rows.")] = 0,
+) -> None:
+    """Train a network on labelled demands."""
     import torch
-    from rich.console import Console
 
-    from .demo import run
+    from .proxies import dataset
+    from .proxies import training as runs
 
-    torch.set_num_threads(1)  # the networks are small: a second thread costs more than it brings
-    if fresh:
-        (out / "checkpoint" / "checkpoint.safetensors").unlink(missing_ok=True)
-    run(out, epochs=epochs, seeds=seeds, show=Console(highlight=False, soft_wrap=True).print, progress=True)
+    torch.set_num_threads(1)
+    labelled = dataset.load(data)
+    if labelled.problem.kind != kind.value:
+        raise ValueError(f"{data} has labels for {labelled.problem.kind}, not for {kind.value}")
+    chosen = runs.recipe_named(recipe.value)
+    place = {"data": str(data.resolve())}
+    done = runs.train(labelled, model.value, chosen, seed=seed, epochs=epochs, folder=out, facts=place, progress=True)
+    typer.echo(f"{model.value} in {out}, best epoch {done.facts['best_epoch']} of {done.facts['epochs']}")
+    typer.echo(done.facts["doctor"])
+
+
+@app.command()
+def evaluate(
+    run: Run,
+    data: Annotated[Path | None, typer.Option(help="Another data set; by default the one trained on.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Errors, violations and cost gap on test rows, beside the baselines."""
+    from dataclasses import asdict
+
+    from .proxies import dataset
+    from .proxies.evaluation import evaluate as score
+    from .proxies.network import Rows
+    from .proxies.training import Trained, baselines
+    from .text import number, table
+
+    trained = Trained.load(run)
+    place = data or Path(trained.facts.get("data", ""))
+    labelled = dataset.load(place)
+    if labelled.problem.fingerprint != trained.problem.fingerprint:
+        raise ValueError(f"{place} has labels of {labelled.problem.name}, the run is of {trained.problem.name}")
+    if trained.proxy.hot and not labelled.hot:
+        raise ValueError(f"{place} has no earlier states, and {run} was trained with a hot start")
+    _, test = labelled.split()
+    scores = {name: score(predict(test), test) for name, predict in baselines(labelled).items()}
+    scores[trained.facts["model"]] = score(trained.proxy.predict(Rows.of(test)), test)
+    if as_json:
+        typer.echo(json.dumps({name: asdict(found) for name, found in scores.items()}, indent=1))
+        return
+    first = next(iter(scores.values()))
+    lines = [[f"error {q} %", *[number(s.errors[q]) for s in scores.values()]] for q in first.errors]
+    lines += [[f"mean ν {law}", *[number(s.violations[law]) for s in scores.values()]] for law in first.violations]
+    lines += [["cost gap %", *[number(s.gap) for s in scores.values()]]]
+    typer.echo(table([f"{len(test)} test rows", *scores], lines))
+
+
+@app.command()
+def predict(
+    run: Run,
+    demands: Annotated[Path, typer.Option(help=DEMANDS)],
+    out: Annotated[Path, typer.Option(help="The file to write answers to, .csv or .parquet.")],
+    repair: Annotated[bool, typer.Option("--repair", help="Move predictions to the nearest feasible state.")] = False,
+    gap: Annotated[
+        bool, typer.Option("--gap/--no-gap", help="With --repair: solve each demand too, to certify the cost.")
+    ] = True,
+) -> None:
+    """Answer demands with a trained network; each answer comes with its certificate."""
+    import torch
+
+    from .proxies.files import check_answers, write_answers
+    from .proxies.repair import Certifier, Projection, Repair, Untouched
+    from .proxies.training import Trained
+    from .text import Progress
+
+    check_answers(out)
+    trained = Trained.load(run)
+    problem = trained.problem
+    wanted = torch.from_numpy(_demands(demands, problem))
+    begun = time.perf_counter()
+    predicted = trained.predict(wanted).numpy()
+    each = (time.perf_counter() - begun) / len(wanted)
+    solver = problem.solver()
+    method: Repair = Projection(solver) if repair else Untouched()
+
+    def optimum(demand: Any) -> float | None:
+        found = solver.solve(demand)
+        return found.objective if found.solved else None
+
+    certifier, answers = Certifier(problem), []
+    line = Progress(len(wanted), "answer", None)
+    for demand, state, warning in zip(wanted.numpy(), predicted, trained.outside(wanted), strict=True):
+        best = optimum if repair and gap else None
+        answers.append(certifier.answer(demand, state, method, optimum=best, predicted_in=each, warning=warning))
+        line.update(len(answers), lambda: answers[-1].status)
+    write_answers(out, problem, answers)
+    for row, answer in enumerate(answers, 1):
+        if answer.warning:
+            typer.echo(f"Warning: demand {row} is outside of what was trained on: {answer.warning}", err=True)
+        if answer.status == "unsolvable":
+            typer.echo(f"demand {row} has no answer: {answer.reason}", err=True)
+    counts = {status: sum(a.status == status for a in answers) for status in ("certified", "uncertified", "unsolvable")}
+    typer.echo(f"{', '.join(f'{count} {status}' for status, count in counts.items() if count)} in {out}")
+
+
+@app.command()
+def doctor(run: Run) -> None:
+    """Say which law does not hold, why, and what to change."""
+    from .proxies.training import Trained
+
+    trained = Trained.load(run)
+    typer.echo(f"{trained.facts['model']}, {trained.facts['recipe']} recipe, {trained.facts['case']}")
+    typer.echo(trained.facts["doctor"])
+
+
+@app.command()
+def reproduce(
+    table: Annotated[Table, typer.Argument(help="The table, or all of them.")],
+    out: Annotated[Path, typer.Option(help="The folder for results.json, table.md, figures and index.html.")],
+    case: Annotated[list[str] | None, typer.Option(help="A case; may be given several times. All by default.")] = None,
+    sampling: Annotated[Modes, typer.Option(help="How demands are drawn.")] = Modes.both,
+    recipe: Annotated[Recipes, typer.Option(help="The paper's recipe, ours, or both.")] = Recipes.tuned,
+    samples: Annotated[int | None, typer.Option(min=20, help="Labels; 4000 by default.")] = None,
+    epochs: Epochs = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Networks of each kind; 5 by default.")] = None,
+    repairs: Annotated[int, typer.Option(min=1, help="Test rows to repair, for violations.")] = 100,
+    quick: Annotated[bool, typer.Option("--quick", help="A look in minutes: few labels, epochs and seeds.")] = False,
+    work: Annotated[
+        Path | None,
+        typer.Option(help="Where labels and networks lie, for tables to share; OUT/work by default."),
+    ] = None,
+    workers: Workers = None,
+) -> None:
+    """Make a table of the paper again, from labels to page; goes on where it was stopped."""
+    from .reproduce.power import CASES, TABLES, Options
+
+    options = Options(
+        cases=case or (CASES[:1] if quick else CASES),
+        samplings=["shared", "independent"] if sampling is Modes.both else [sampling.value],
+        recipes=["paper", "tuned"] if recipe is Recipes.both else [recipe.value],
+        samples=samples or (400 if quick else 4000),
+        seeds=seeds or (2 if quick else 5),
+        epochs=epochs or (10 if quick else None),
+        repairs=min(repairs, 10) if quick else repairs,
+        workers=workers,
+        progress=True,
+    )
+    if table is Table.all:
+        for name, make in TABLES.items():
+            _finish(make(out / name, work or out / "work", options, _command()))
+    else:
+        _finish(TABLES[table.value](out, work or out / "work", options, _command()))
+
+
+def _finish(made: tuple[list[dict[str, Any]], Path]) -> None:
+    from .reproduce.report import terminal
+
+    rows, page = made
+    typer.echo(terminal(rows))
+    typer.echo(f"\n{page}")
+
+
+def _command() -> str:
+    """The command as it was typed."""
+    return shlex.join(["ldf", *sys.argv[1:]])
+
+
+def _demands(path: Path, problem: Problem) -> Any:
+    from .proxies.files import read_demands
+
+    return read_demands(path, problem)
+
+
+def _solution(problem: Problem, solver: Solver, demand: Any) -> dict[str, Any]:
+    """What a program wants to know of a solved demand."""
+    found = solver.solve(demand)
+    answer: dict[str, Any] = {
+        "case": problem.name,
+        "status": found.status,
+        "objective": found.objective if found.solved else None,
+        "iterations": found.iterations,
+        "seconds": found.seconds,
+        "state": None,
+    }
+    if found.solved:
+        answer |= {"state": problem.present(found.state), **problem.duals(found), "units": dict(problem.units)}
+    return answer

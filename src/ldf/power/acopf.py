@@ -28,7 +28,7 @@ from .ohm import flows
 Floats = NDArray[np.float64]
 
 SHARPNESS = 1e6
-"""By which the projection's distance is multiplied: at an active bound the barrier keeps a distance of √(μ/2·sharpness),
+"""By which the projection's distance is multiplied: at an active bound the barrier keeps off by √(μ / 2·sharpness),
 2e-8 instead of 2e-5."""
 
 
@@ -88,8 +88,7 @@ class ACOPF:
             d=d,
             pg=pg,
             v=v,
-            cost=casadi.sum1(casadi.DM(case.cost[:, 0]) * pg**2 + casadi.DM(case.cost[:, 1]) * pg)
-            + case.cost[:, 2].sum(),
+            cost=casadi.dot(casadi.DM(c2), pg**2) + casadi.dot(casadi.DM(c1), pg) + c0.sum(),
             g=casadi.vertcat(balance_p, balance_q, thermal, spread),
             limits=(
                 np.concatenate([np.zeros(2 * n), np.full(len(rated), -np.inf), case.angle_min[angled]]),

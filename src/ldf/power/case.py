@@ -305,7 +305,7 @@ def _costs(where: str, gencost: Floats, generators: int, base: float) -> Floats:
     for i, row in enumerate(gencost[:generators]):
         if row[0] != 2:
             raise CaseError(
-                f"{where}: mpc.gencost row {i + 1} is of model {row[0]:g}; only polynomial costs (model 2) are supported"
+                f"{where}: mpc.gencost row {i + 1} is of model {row[0]:g}; only polynomials (model 2) are supported"
             )
         count = int(row[3])
         given = row[4:][~np.isnan(row[4:])]
@@ -319,7 +319,8 @@ def _costs(where: str, gencost: Floats, generators: int, base: float) -> Floats:
         costs[i] = coefficients[-3:]
     if len(gencost) == 2 * generators and np.nan_to_num(gencost[generators:, 4:]).any():
         raise CaseError(f"{where}: mpc.gencost has costs for reactive power, which are not supported")
-    return costs * np.array([base**2, base, 1.0])
+    costs *= np.array([base**2, base, 1.0])
+    return costs
 
 
 def _check_connected(where: str, numbers: Ints, source: Ints, target: Ints, reference: Ints) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,8 +34,21 @@ LAWS = {
 }
 """The laws by name, and their number in the paper."""
 
-States = SimpleNamespace
-"""pg, qg [B, G], v, theta [B, N], and p, q [B, 2E], the flows that follow by Ohm's law."""
+
+class States(NamedTuple):
+    """States by quantity, with the flows that follow by Ohm's law."""
+
+    pg: Tensor
+    """[B, G]"""
+    qg: Tensor
+    v: Tensor
+    """[B, N]"""
+    theta: Tensor
+    difference: Tensor
+    """θ_i − θ_j, [B, 2E]"""
+    p: Tensor
+    """[B, 2E]"""
+    q: Tensor
 
 
 class Laws:
@@ -89,7 +102,7 @@ class Laws:
             difference.cos(),
             difference.sin(),
         )
-        return States(pg=pg, qg=qg, v=v, theta=theta, difference=difference, p=p, q=q)
+        return States(pg, qg, v, theta, difference, p, q)
 
     def voltage(self, at: States) -> Tensor:
         """σ3 = max(v^l − v, v − v^u): [B, N]."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..constraint import Constraint
+from ..proxies.nlp import Solution
 from ..text import write_whole
 from .acopf import ACOPF
 from .case import Case, CaseError, load
@@ -26,19 +27,23 @@ class Power:
     """One network. Demands are [p^d, q^d] of all buses, D = 2N; states [p^g, q^g, v, θ]; per unit and radians."""
 
     kind = "power"
-    controls = {"pg": "pg", "v": "v"}
-    laws = LAWS
+    controls: Mapping[str, str] = {"pg": "pg", "v": "v"}  # never changed
+    laws: Mapping[str, str] = LAWS
+    units: Mapping[str, str] = {
+        "pg": "MW",
+        "qg": "MVAr",
+        "v": "p.u.",
+        "theta": "°",
+        "prices": "$/MWh",
+        "reactive_prices": "$/MVArh",
+    }
 
     def __init__(self, case: Case) -> None:
         self.case = case
         self.name, self.fingerprint = case.name, case.fingerprint
-        model = ACOPF(case)
-        self.nominal, self.quantities, self.lower, self.upper = (
-            model.nominal,
-            model.quantities,
-            model.lower,
-            model.upper,
-        )
+        self.model = ACOPF(case)
+        self.nominal, self.lower, self.upper = self.model.nominal, self.model.lower, self.model.upper
+        self.quantities: Mapping[str, slice] = self.model.quantities
         loads = np.full(case.buses, -1)
         loads[case.loads] = np.arange(len(case.loads))
         self.loads = np.concatenate([loads, loads])
@@ -121,19 +126,24 @@ class Power:
                 found[:, n + bus] = values * case.qd[bus] / case.pd[bus]
         return found
 
-    def present(self, state: Floats) -> dict[str, float]:
-        """MW, MVAr, per unit and degrees, by number of generator or bus."""
+    def present(self, state: Floats) -> dict[str, dict[str, float]]:
+        """By quantity, then by number of generator or bus, in the units of `units`."""
         case, part = self.case, self.quantities
-        columns: dict[str, float] = {}
-        for name, quantity, numbers, factor in (
-            ("pg", "pg", case.generator, case.base),
-            ("qg", "qg", case.generator, case.base),
-            ("v", "v", case.bus, 1.0),
-            ("theta", "theta", case.bus, 180 / np.pi),
-        ):
-            values = state[part[quantity]] * factor
-            columns |= {f"{name}{number}": float(value) for number, value in zip(numbers, values, strict=True)}
-        return columns
+        numbers = {"pg": case.generator, "qg": case.generator, "v": case.bus, "theta": case.bus}
+        factors = {"pg": case.base, "qg": case.base, "v": 1.0, "theta": 180 / np.pi}
+        return {
+            name: dict(zip(map(str, ids), (state[part[name]] * factors[name]).tolist(), strict=True))
+            for name, ids in numbers.items()
+        }
+
+    def duals(self, solution: Solution) -> dict[str, dict[str, float]]:
+        """Nodal prices by bus: what one more MW, or MVAr, would cost."""
+        active, reactive = self.model.prices(solution)
+        buses = [str(number) for number in self.case.bus]
+        return {
+            "prices": dict(zip(buses, active.tolist(), strict=True)),
+            "reactive_prices": dict(zip(buses, reactive.tolist(), strict=True)),
+        }
 
     def constraints(
         self, read: Callable[[Any, Any], Tensor], dtype: torch.dtype, labels: bool = True

@@ -1,4 +1,4 @@
-"""Learn an optimisation problem: sample demands, label them, train a network on them, repair and certify its answers."""
+"""Learn an optimisation problem: sample and label demands, train a network on them, repair and certify its answers."""
 
 from __future__ import annotations
 

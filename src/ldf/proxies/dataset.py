@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,8 @@ class Dataset:
 
     def take(self, rows: Tensor) -> Dataset:
         """Some of the rows."""
-        columns = {name: value[rows] if isinstance(value, Tensor) else value for name, value in self.__dict__.items()}
-        return Dataset(**columns)
+        taken: dict[str, Any] = {name: v[rows] for name, v in self.__dict__.items() if isinstance(v, Tensor)}
+        return replace(self, **taken)
 
     def split(self) -> tuple[Dataset, Dataset]:
         """(training, test): the last fifth of the rows is for testing, whatever the seed of a training run."""

@@ -49,7 +49,7 @@ class Recipe:
 
 
 class Labeller:
-    """Solves draws; each starts at the nearest of a few solutions computed beforehand, whatever was solved before it."""
+    """Solves draws, each from the nearest of a few solutions computed beforehand, whatever was solved before it."""
 
     def __init__(self, problem: Problem, recipe: Recipe) -> None:
         self.problem, self.recipe = problem, recipe

@@ -9,6 +9,7 @@ the base is zero and s is one: the network predicts the state itself, per unit.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -86,7 +87,7 @@ class Proxy(nn.Module):
         width = architecture.width or 2 * states
         widths = [features, *[width] * architecture.layers, sizes["free"]]
         layers: list[nn.Module] = []
-        for before, after in zip(widths, widths[1:], strict=False):
+        for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]
         self.network = nn.Sequential(*layers[:-1])
         if architecture.skip:  # begin at the base: a network that learns nothing does no harm
@@ -127,7 +128,7 @@ class Proxy(nn.Module):
 
     @torch.no_grad()
     def temper(self, data: Dataset) -> None:
-        """Shrink z by the factor in [0, 1], one a quantity, that fits these rows best: it may not do harm to the base."""
+        """Shrink z by the factor in [0, 1], one a quantity, that fits these rows best: it must not harm the base."""
         rows = Rows.of(data)
         z = self(self.features(rows).to(next(self.network.parameters()).dtype)).double()
         wanted = self.targets(data.state, self.base(rows))

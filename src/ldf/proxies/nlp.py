@@ -80,7 +80,7 @@ class NLP:
 
     @cached_property
     def _warm(self) -> casadi.Function:
-        # Barrier and multipliers start near those of the solution handed in; values found best on 30, 118 and 300 buses.
+        # Barrier and multipliers start near those handed in; these values did best on 30, 118 and 300 buses.
         pushes = ("bound_push", "bound_frac", "slack_bound_push", "slack_bound_frac", "mult_bound_push")
         near = {f"ipopt.warm_start_{push}": 1e-4 for push in pushes}
         return self._build("warm", {"ipopt.warm_start_init_point": "yes", "ipopt.mu_init": 1e-4, **near})
@@ -108,9 +108,11 @@ class NLP:
 
     def solve(self, d: Floats, start: Floats | Solution) -> Solution:
         """The optimum for parameters d, from a point, or from another solution with its multipliers."""
-        warm = isinstance(start, Solution)
-        given = {"x0": start.state, "lam_g0": start.multipliers, "lam_x0": start.bounds} if warm else {"x0": start}
-        solver = self._warm if warm else self._cold
+        if isinstance(start, Solution):
+            given = {"x0": start.state, "lam_g0": start.multipliers, "lam_x0": start.bounds}
+            solver = self._warm
+        else:
+            given, solver = {"x0": start}, self._cold
         begun = time.perf_counter()
         found = solver(p=d, lbx=self.bounds[0], ubx=self.bounds[1], lbg=self.limits[0], ubg=self.limits[1], **given)
         seconds = time.perf_counter() - begun

@@ -42,6 +42,10 @@ class Problem(Protocol):
     """The parts of a state."""
     controls: Mapping[str, str]
     """What repair moves: the name in the violations table, and the quantity."""
+    laws: Mapping[str, str]
+    """The names of the constraints, and their number in the paper."""
+    units: Mapping[str, str]
+    """Of what `present` and `duals` give."""
     lower: Floats
     """[S] bounds of a state."""
     upper: Floats
@@ -64,8 +68,11 @@ class Problem(Protocol):
     def demands(self, table: Mapping[str, Sequence[Any]], rows: int) -> Floats:
         """[rows, D] from the columns of a user's table; what is not in it is nominal."""
 
-    def present(self, state: Floats) -> dict[str, float]:
-        """A state [S] for people: a name with its unit, and the number."""
+    def present(self, state: Floats) -> dict[str, dict[str, float]]:
+        """A state [S] for people: by quantity, then by the number the network's file gives a thing."""
+
+    def duals(self, solution: Solution) -> dict[str, dict[str, float]]:
+        """What the multipliers of a solution mean, for people."""
 
     def constraints(
         self, read: Callable[[Any, Any], Tensor], dtype: torch.dtype, labels: bool = True

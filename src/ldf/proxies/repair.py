@@ -1,7 +1,7 @@
 """Repair and certify: move a prediction to a feasible state, and say of the answer how far every law is from holding.
 
-A repair takes a demand and a prediction and gives a state; `answer` puts the certificate to it. The paper's own repair is
-the projection: the feasible state with the least squared distance in the controls.
+A repair takes a demand and a prediction and gives a state; `Certifier.answer` puts the certificate to it. The paper's
+repair is the projection: the feasible state with the least squared distance in the controls.
 """
 
 from __future__ import annotations

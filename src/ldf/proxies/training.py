@@ -1,4 +1,4 @@
-"""Train a network on labelled demands: the paper's M, MC and MCD, by the paper's recipe or by ours; keep it in a folder."""
+"""Train a network on labelled demands: the paper's M, MC and MCD, by the paper's recipe or by ours."""
 
 from __future__ import annotations
 

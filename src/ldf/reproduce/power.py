@@ -54,19 +54,24 @@ PAPER_VIOLATIONS = {
 NAMES = {"p": "p^g", "v": "v", "theta": "θ", "pf": "p^f", "pg": "p^g"}
 
 NOTES = (
-    "shared: one factor in [0.8, 1.2] for all loads, with a hot start from an optimal state within 1 %; independent: a "
-    "factor for each load, no hot start. Draws that have no solution are left out and counted.",
-    "All models of a table see the same inputs, the earlier state included; the paper gives it to the constrained models "
-    "only. previous repeats the earlier state, linear is ridge regression, mean is a constant.",
-    "With shared sampling demands lie on a line: the tuned recipe's closed-form base, which bends along it, leaves almost "
-    "nothing to learn, and its models hardly differ.",
-    "Cases are PGLib-OPF's, which followed NESTA, the paper's source, with other costs and limits in places; the paper's "
-    "figures stand beside as they were printed.",
-    "ν8 compares with the labels' flows. Slips in the paper's degrees are corrected: σ5c has the lower bound, σ6 the "
-    "squared limit, ν7 is a mean over buses. Both ends of a branch count in p^f and ν6.",
-    "paper recipe: five linear layers with ReLU, twice as wide as the output, raw per-unit values, Adam 1e-3, 80 epochs, "
-    "batches of 64, λ = 1 (MC), λ ← λ + 1e-4 Σν (MCD), last iterate. A tenth of the training rows is held out in both "
-    "recipes.",
+    "shared: one factor in [0.8, 1.2] for all loads, with a hot start from an optimal state within 1 %. independent: a "
+    "factor for each load, no hot start. Draws without a solution are left out and counted.",
+    "All models of a table see the same inputs, the earlier state included; the paper gives it to the constrained "
+    "models only. previous repeats the earlier state, linear is ridge regression, mean is a constant.",
+    "With shared sampling demands lie on a line. The closed-form base of the tuned recipe, which bends along it, "
+    "leaves almost nothing to learn, and its models hardly differ.",
+    "Cases are PGLib-OPF's. NESTA, which the paper used, became PGLib with other costs and limits in places; the "
+    "paper's figures stand beside as they were printed.",
+    "ν8 compares with the flows of the labels. Slips in the paper's degrees are corrected: σ5c has the lower bound, σ6 "
+    "the squared limit, ν7 is a mean over buses. Both ends of a branch count in p^f and ν6.",
+    "Paper recipe: five linear layers with ReLU, twice as wide as the output, raw per-unit values, Adam 1e-3, 80 "
+    "epochs, batches of 64, λ = 1 (MC), λ ← λ + 1e-4 Σν (MCD), the last iterate. A tenth of the training rows is held out to "
+    "choose on in both recipes.",
+)
+
+REPAIR_NOTES = (
+    "Repair is the projection min ‖p^g − p̂^g‖² + ‖v − v̂‖² under all of AC-OPF's constraints, started at the "
+    "prediction. A distance is the mean of 100·‖ȳ − ŷ‖₂/‖ŷ‖₂ over the first test rows that could be certified.",
 )
 
 
@@ -96,30 +101,62 @@ class Options:
         return found
 
 
-def power_errors(out: Path, work: Path, options: Options, command: str) -> tuple[list[dict[str, Any]], Path]:
-    """The first table: 100·‖ŷ − y‖₁/‖y‖₁ of p^g, v, θ and p^f on test rows; and ν of every law.
+Made = tuple[list[dict[str, Any]], Path]
+"""The rows of `results.json`, and the page's path."""
 
-    Returns:
-        the rows of `results.json`, and the page's path.
-    """
+
+def power_errors(out: Path, work: Path, options: Options, command: str) -> Made:
+    """The first table: 100·‖ŷ − y‖₁/‖y‖₁ of p^g, v, θ and p^f on test rows; and ν of every law."""
+    return _report(out, work, options, command, "Prediction errors on power networks", errors=True)
+
+
+def violations(out: Path, work: Path, options: Options, command: str) -> Made:
+    """The power rows of the third table: how far repair moves p^g and v, in %."""
+    return _report(out, work, options, command, "From predictions to feasible states", repairs=True)
+
+
+def demonstrate(out: Path, work: Path, options: Options, command: str) -> Made:
+    """Both tables on one page."""
+    return _report(out, work, options, command, "Learning AC optimal power flow", errors=True, repairs=True)
+
+
+def _report(
+    out: Path, work: Path, options: Options, command: str, title: str, errors: bool = False, repairs: bool = False
+) -> Made:
+    """Label, train, score, repair, draw and write: for every case and sampling."""
     rows: list[dict[str, Any]] = []
-    figures, facts = [], {"command": command}
+    figures: list[Figure] = []
+    facts = {"command": command}
     for study in options.studies(work):
         data = study.label()
-        facts |= _facts(study, data)
+        name = f"{study.problem.name}, {study.sampling.mode}"
+        failed = ", ".join(f"{count} {reason}" for reason, count in sorted(data.failures.items())) or "none failed"
+        facts[f"labels, {name}"] = f"{len(data)} rows of {data.draws} draws ({failed})"
         runs = study.train(options.recipes, options.seeds, options.epochs)
-        rows += error_rows(study, runs, options.recipes)
-        for recipe in options.recipes:
-            histories = {model: _first(study, runs, recipe, model) for model in MODELS}
-            name = f"nu-{study.problem.name}-{study.sampling.mode}-{recipe}.png"
-            traces_figure({m: t.history for m, t in histories.items()}, out / name, _laws(study.problem))
-            caption = f"ν per law over the epochs: {study.problem.name}, {study.sampling.mode}, {recipe} recipe, seed 0"
-            figures.append(Figure(name, caption))
-    errors = [row for row in rows if row["table"] == "power-errors"]
-    errors_figure(errors, out / "errors.png", NAMES)
-    figures.insert(0, Figure("errors.png", "Errors by model on a log scale; hollow: the paper's figures"))
-    page = write(out, "Prediction errors on power networks", rows, figures, NOTES, facts)
-    return rows, page
+        if errors:
+            rows += error_rows(study, runs, options.recipes)
+            for recipe in options.recipes:
+                histories = {model: _first(study, runs, recipe, model).history for model in MODELS}
+                path = f"nu-{study.problem.name}-{study.sampling.mode}-{recipe}.png"
+                traces_figure(histories, out / path, {law: f"ν{n} {law}" for law, n in study.problem.laws.items()})
+                figures.append(Figure(path, f"Mean ν per law over the epochs: {name}, {recipe} recipe, seed 0"))
+        if repairs:
+            repaired = study.repair(runs, options.repairs)
+            rows += violation_rows(study, repaired, options.recipes)
+            answers = [answer for found in repaired.values() for answer in found]
+            certified = sum(answer["status"] == "certified" for answer in answers)
+            cold = sum(answer["repair"] == "solver" for answer in answers)
+            facts[f"repairs, {name}"] = f"{certified} of {len(answers)} certified, {cold} by a cold solve"
+            for recipe in options.recipes:
+                path = f"network-{study.problem.name}-{study.sampling.mode}-{recipe}.png"
+                picture(study, _first(study, runs, recipe, "MCD"), data, out / path)
+                figures.append(Figure(path, f"A test row before and after repair: {name}, {recipe} recipe, MCD"))
+    for table, caption in (("violations", "Distance that repair moves, %"), ("power-errors", "Errors, %")):
+        chosen = [row for row in rows if row["table"] == table]
+        if chosen:
+            errors_figure(chosen, out / f"{table}.png", NAMES)
+            figures.insert(0, Figure(f"{table}.png", f"{caption}, by model; hollow: the paper's figures"))
+    return rows, write(out, title, rows, figures, [*(REPAIR_NOTES if repairs else ()), *NOTES], facts)
 
 
 def error_rows(study: Study, runs: Sequence[Run], recipes: Sequence[str]) -> list[dict[str, Any]]:
@@ -141,42 +178,6 @@ def error_rows(study: Study, runs: Sequence[Run], recipes: Sequence[str]) -> lis
                 _row("power-laws", study, recipe, model, "cost gap", "%", summary([one.gap for one in found]), None)
             )
     return rows
-
-
-def violations(out: Path, work: Path, options: Options, command: str) -> tuple[list[dict[str, Any]], Path]:
-    """The power rows of the third table: how far repair moves p^g and v, in %."""
-    rows: list[dict[str, Any]] = []
-    figures, facts = [], {"command": command}
-    for study in options.studies(work):
-        data = study.label()
-        facts |= _facts(study, data)
-        runs = study.train(options.recipes, options.seeds, options.epochs)
-        repaired = study.repair(runs, options.repairs)
-        rows += violation_rows(study, repaired, options.recipes)
-        answers = [answer for found in repaired.values() for answer in found]
-        certified = sum(answer["status"] == "certified" for answer in answers)
-        facts[f"repairs, {study.problem.name}, {study.sampling.mode}"] = (
-            f"{certified} of {len(answers)} certified, {sum(a['repair'] == 'solver' for a in answers)} by a cold solve"
-        )
-        for recipe in options.recipes:
-            name = f"network-{study.problem.name}-{study.sampling.mode}-{recipe}.png"
-            picture(study, _first(study, runs, recipe, "MCD"), data, out / name)
-            figures.append(
-                Figure(
-                    name,
-                    f"A test row before and after repair: {study.problem.name}, {study.sampling.mode}, {recipe}, MCD",
-                )
-            )
-    moves = [row for row in rows if row["table"] == "violations"]
-    errors_figure(moves, out / "violations.png", NAMES)
-    figures.insert(0, Figure("violations.png", "Distance moved by repair, on a log scale; hollow: the paper's figures"))
-    notes = (
-        "Repair is the projection min ‖p^g − p̂^g‖² + ‖v − v̂‖² under all of AC-OPF's constraints, started at the prediction. "
-        "A figure is the mean of 100·‖ȳ − ŷ‖₂/‖ŷ‖₂ over the first test rows.",
-        *NOTES,
-    )
-    page = write(out, "Distance from predictions to feasible states", rows, figures, notes, facts)
-    return rows, page
 
 
 def violation_rows(
@@ -203,8 +204,7 @@ def picture(study: Study, trained: Any, data: dataset.Dataset, path: Path) -> No
     """The test row that keeps the laws least, before and after repair."""
     _, test = data.split()
     test = test.take(torch.arange(min(50, len(test))))
-    problem = study.problem
-    assert isinstance(problem, Power)
+    problem = Power.load(study.labels)
     predicted = trained.proxy.predict(Rows.of(test))
     at = problem.physics(torch.float64)
     row = int(at.balance_p(at.states(predicted), test.demand).abs().amax(1).argmax())
@@ -242,18 +242,7 @@ def _first(study: Study, runs: Sequence[Run], recipe: str, model: str) -> Any:
     return study.trained(next(run for run in runs if (run.recipe, run.model) == (recipe, model)))
 
 
-def _laws(problem: Any) -> dict[str, str]:
-    return {law: f"ν{number} {law}" for law, number in problem.laws.items()}
-
-
-def _facts(study: Study, data: dataset.Dataset) -> dict[str, str]:
-    failed = ", ".join(f"{count} {reason}" for reason, count in sorted(data.failures.items())) or "none failed"
-    return {
-        f"labels, {study.problem.name}, {study.sampling.mode}": f"{len(data)} rows of {data.draws} draws ({failed})",
-    }
-
-
-TABLES: dict[str, Callable[[Path, Path, Options, str], tuple[list[dict[str, Any]], Path]]] = {
+TABLES: dict[str, Callable[[Path, Path, Options, str], Made]] = {
     "power-errors": power_errors,
     "violations": violations,
 }

@@ -31,7 +31,7 @@ BASELINES = ("mean", "linear", "previous")
 MODELS = (*BASELINES, "M", "MC", "MCD")
 """The order of models; others follow as they come."""
 
-HIGHER = frozenset({"accuracy"})
+HIGHER = frozenset({"accuracy", "certified"})
 """Quantities of which more is better; of all others, less is."""
 
 COLOURS = {

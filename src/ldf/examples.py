@@ -1,0 +1,34 @@
+"""Data to try things on: a load to share between four units."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+COSTS = (1.0, 1.5, 2.0, 3.0)
+
+
+def dispatch(rows: int = 2000, *, seed: int = 0, noise: float = 0.05) -> tuple[Tensor, Tensor]:
+    """A load to share between four units at the least cost ½ Σ cᵢ yᵢ², as labelled data.
+
+    Args:
+        rows: how many cases.
+        noise: standard deviation of what is added to the optimal shares, as if they had been measured.
+
+    Returns:
+        inputs [rows, 5]: what each unit can carry and, as a negative number, the capacity that is to stay unused, so
+        that the load is the sum of a row; targets [rows, 4]: the share of each unit.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    capacity = 0.5 + torch.rand(rows, 4, generator=generator)
+    unused = capacity.sum(1, keepdim=True) * (0.1 + 0.5 * torch.rand(rows, 1, generator=generator))
+    inputs = torch.cat([capacity, -unused], 1)
+    load = inputs.sum(1, keepdim=True)
+    costs = torch.tensor(COSTS)
+    low, high = torch.zeros(rows, 1), torch.full((rows, 1), 10.0)
+    for _ in range(60):  # bisection on the price p at which Σ min(p/cᵢ, capacityᵢ) is the load
+        price = (low + high) / 2
+        short = (price / costs).minimum(capacity).sum(1, keepdim=True) < load
+        low, high = torch.where(short, price, low), torch.where(short, high, price)
+    optimum = (price / costs).minimum(capacity)
+    return inputs, optimum + noise * torch.randn(optimum.shape, generator=generator)
