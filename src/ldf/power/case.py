@@ -161,15 +161,24 @@ def _pglib(name: str) -> Case:
 
 def parse(text: str, name: str, where: str = "the file") -> Case:
     """A case from the text of a MATPOWER file (format version 2)."""
-    whole, text = text, re.sub(r"%[^\n]*", "", text)
-    scalar = re.search(r"mpc\.baseMVA\s*=\s*([^;\n]+)", text)
+    plain = _without_comments(text)
+    scalar = re.search(r"mpc\.baseMVA\s*=\s*([^;\n]+)", plain)
     if not scalar:
         raise CaseError(f"{where}: no mpc.baseMVA; a MATPOWER case has it")
     base = _number(scalar[1].strip(), f"{where}: mpc.baseMVA")
     if not base > 0:
         raise CaseError(f"{where}: mpc.baseMVA must be > 0, got {base}")
-    tables = {table: _table(text, table, where) for table in COLUMNS}
-    return _build(name, where, whole, base, **tables)
+    return _build(name, where, text, base, **tables(text, where))
+
+
+def tables(text: str, where: str = "the file") -> dict[str, Floats]:
+    """The file's tables bus, gen, branch and gencost, as they stand."""
+    plain = _without_comments(text)
+    return {table: _table(plain, table, where) for table in COLUMNS}
+
+
+def _without_comments(text: str) -> str:
+    return re.sub(r"%[^\n]*", "", text)
 
 
 def _number(token: str, where: str) -> float:
@@ -207,6 +216,9 @@ def _build(
         bad = np.argwhere(np.isnan(values))
         if len(bad):
             raise CaseError(f"{where}: mpc.{label} row {bad[0, 0] + 1}, column {bad[0, 1] + 1} is not a number")
+    odd = bus[bus[:, 0] != np.round(bus[:, 0]), 0]
+    if len(odd):
+        raise CaseError(f"{where}: bus number {odd[0]:g} is not a whole number")
     numbers = bus[:, 0].astype(np.int64)
     unique, count = np.unique(numbers, return_counts=True)
     if (count > 1).any():
@@ -238,6 +250,9 @@ def _build(
             f"{where}: branch {i + 1}, from bus {branch[i, 0]:g} to {branch[i, 1]:g}, has zero impedance (r = x = 0); "
             "merge its buses or give it a small reactance"
         )
+    negative = np.flatnonzero(branch_on & (branch[:, 5] < 0))
+    if len(negative):
+        raise CaseError(f"{where}: branch {negative[0] + 1} has a rating of {branch[negative[0], 5]:g}, below zero")
     loops = np.flatnonzero(branch_on & (source == target))
     if len(loops):
         raise CaseError(f"{where}: branch {loops[0] + 1} begins and ends at bus {branch[loops[0], 0]:g}")

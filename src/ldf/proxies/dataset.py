@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from .labelling import DatasetError, Recipe, read_manifest, read_shard
+from .labelling import DatasetError, Recipe, read_manifest, read_shard, shard_path
 from .problem import Problem
 from .sampling import Sampling
 
@@ -73,12 +73,11 @@ def load(folder: Path, problem: Problem | None = None) -> Dataset:
         )
     names = {name: manifest[name] for name in Recipe.__dataclass_fields__ if name != "sampling"}
     recipe = Recipe(**names, sampling=Sampling(**manifest["sampling"]))
-    shards = [read_shard(path, recipe) for path in sorted(folder.glob("shard-*.parquet"))]
-    missing = set(range(manifest["draws"] // recipe.shard)) - {int(facts["number"]) for _, facts in shards}
+    paths = [shard_path(folder, number) for number in range(manifest["draws"] // recipe.shard)]
+    missing = [path for path in paths if not path.exists()]
     if missing:
-        raise DatasetError(f"{folder}: shard {min(missing)} is missing; run the same `ldf label` again to make it anew")
-    shards.sort(key=lambda shard: shard[1]["number"])
-    table = pa.concat_tables([shard for shard, _ in shards]).slice(0, manifest["rows"])
+        raise DatasetError(f"{missing[0]} is missing; run the same `ldf label` again to make it anew")
+    table = pa.concat_tables([read_shard(path, recipe)[0] for path in paths]).slice(0, manifest["rows"])
     if table.num_rows < manifest["rows"]:
         raise DatasetError(f"{folder} has {table.num_rows} rows, {manifest['rows']} were promised")
     return Dataset(

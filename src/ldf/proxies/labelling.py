@@ -199,6 +199,8 @@ def label(
         done[int(facts["number"])] = table.num_rows, facts["failures"]
 
     # A copy: joblib asks `missing` in a thread of its own, while `done` grows in this one.
+    before = set(done)
+
     def solved() -> int:
         return sum(count for count, _ in list(done.values()))
 
@@ -227,7 +229,8 @@ def label(
     total = 0
     for number in sorted(done):
         if total >= rows:  # beyond what is needed: several workers finish more than one alone
-            shard_path(folder, number).unlink(missing_ok=True)
+            if number not in before:
+                shard_path(folder, number).unlink(missing_ok=True)
             del done[number]
         else:
             total += done[number][0]

@@ -65,8 +65,8 @@ NOTES = (
     "ν8 compares with the flows of the labels. Slips in the paper's degrees are corrected: σ5c has the lower bound, σ6 "
     "the squared limit, ν7 is a mean over buses. Both ends of a branch count in p^f and ν6.",
     "Paper recipe: five linear layers with ReLU, twice as wide as the output, raw per-unit values, Adam 1e-3, 80 "
-    "epochs, batches of 64, λ = 1 (MC), λ ← λ + 1e-4 Σν (MCD), the last iterate. A tenth of the training rows is held out to "
-    "choose on in both recipes.",
+    "epochs, batches of 64, λ = 1 (MC), λ ← λ + 1e-4 Σν (MCD), the last iterate. A tenth of the "
+    "training rows is held out to choose on, in both recipes.",
 )
 
 REPAIR_NOTES = (
