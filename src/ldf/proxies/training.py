@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -206,8 +207,8 @@ def divide(data: Dataset, seed: int) -> tuple[Dataset, Dataset]:
     """Training rows into those to fit and those to choose on."""
     order = torch.from_numpy(np.random.default_rng([seed, 1]).permutation(len(data)))
     held = max(1, round(VALIDATION_SHARE * len(data)))
-    if held >= len(data):
-        raise ValueError(f"{len(data)} training rows are too few to hold any out")
+    if len(data) - held < 2:
+        raise ValueError(f"{len(data)} training rows are too few: 2 are needed to fit and 1 to choose on")
     return data.take(order[held:]), data.take(order[:held])
 
 
@@ -252,6 +253,7 @@ def train(
                 f"{folder} has another run: its {name} is {held.facts.get(name)!r}, not {known[name]!r}; "
                 "take another folder, or remove this one"
             )
+        _tidy(folder)
         return held
     fitted, chosen = divide(training, seed)
     proxy = build(recipe.architecture, fitted, chosen, seed)
@@ -284,9 +286,13 @@ def train(
     )
     if folder is not None:
         result.save(folder)
-        (folder / "checkpoint" / "checkpoint.safetensors").unlink(missing_ok=True)
-        (folder / "checkpoint").rmdir()
+        _tidy(folder)
     return result
+
+
+def _tidy(folder: Path) -> None:
+    """Remove a finished run's checkpoint, and what a kill left of one half written."""
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
 
 
 def _range(training: Dataset) -> dict[str, Tensor]:

@@ -53,6 +53,9 @@ PAPER_VIOLATIONS = {
 
 NAMES = {"p": "p^g", "v": "v", "theta": "θ", "pf": "p^f", "pg": "p^g"}
 
+UNITS = {"angle": "rad", "thermal": "p.u.²"}
+"""Of ν, where it is not per unit."""
+
 NOTES = (
     "shared: one factor in [0.8, 1.2] for all loads, with a hot start from an optimal state within 1 %. independent: a "
     "factor for each load, no hot start. Draws without a solution are left out and counted.",
@@ -173,7 +176,7 @@ def error_rows(study: Study, runs: Sequence[Run], recipes: Sequence[str]) -> lis
                 rows.append(_row("power-errors", study, recipe, model, quantity, "%", figure, published))
             for law in found[0].violations:
                 figure = summary([one.violations[law] for one in found])
-                rows.append(_row("power-laws", study, recipe, model, law, "p.u.", figure, None))
+                rows.append(_row("power-laws", study, recipe, model, law, UNITS.get(law, "p.u."), figure, None))
             rows.append(
                 _row("power-laws", study, recipe, model, "cost gap", "%", summary([one.gap for one in found]), None)
             )

@@ -456,7 +456,8 @@ def errors_figure(rows: Sequence[Row], path: Path, quantity_names: Mapping[str, 
         axes.set_xticks(range(len(names)), names)
         axes.tick_params(axis="x", length=0)
         axes.set_xlim(-0.5, len(names) - 0.5)
-        axes.set_title(section.heading, fontsize=10)
+        words = section.heading.split(" · ")
+        axes.set_title("\n".join(" · ".join(part) for part in (words[:2], words[2:]) if part), fontsize=10)
     unit = next(iter(units)) if len(units) == 1 else ""
     for axes in panels:
         if axes.get_subplotspec().is_first_col() or len(units) > 1:

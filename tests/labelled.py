@@ -1,0 +1,36 @@
+"""Small labelled data sets of case14, and one of a made-up problem whose answers are a formula."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ldf.proxies import dataset, open_problem
+from ldf.proxies.dataset import Dataset
+from ldf.proxies.labelling import label
+from ldf.proxies.sampling import Sampling
+
+ROWS = 60
+SAMPLINGS = {"independent": Sampling("independent"), "shared": Sampling("shared", hot_start=0.01)}
+
+
+def labelled(folder: Path, mode: str, rows: int = ROWS) -> Dataset:
+    """Demands of case14 with their optimal states; shared ones with an earlier state."""
+    problem = open_problem("power", "case14_ieee")
+    label(problem, rows, SAMPLINGS[mode], folder, workers=1, progress=False)
+    return dataset.load(folder)
+
+
+def formula(demand: Tensor, answer: Callable[[Tensor], Tensor], earlier: Tensor | None = None) -> Dataset:
+    """Demands [n, D] with states answer(demand) [n, S]; a problem with one quantity, and no bounds."""
+    state = answer(demand)
+    size = state.shape[1]
+    problem = SimpleNamespace(
+        quantities={"y": slice(0, size)}, lower=np.full(size, -np.inf), upper=np.full(size, np.inf)
+    )
+    before = {} if earlier is None else {"earlier_demand": earlier, "earlier_state": answer(earlier)}
+    objective = torch.ones(len(demand), dtype=torch.float64)
+    return Dataset(problem, Sampling(), 0, len(demand), {}, demand, state, objective, **before)

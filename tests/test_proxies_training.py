@@ -1,0 +1,463 @@
+"""Training, keeping and scoring networks: M, MC and MCD by both recipes."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from killed_training import run
+from labelled import formula, labelled
+from torch import Tensor
+
+from ldf import CheckpointError, checkpoint
+from ldf.power.case import CaseError
+from ldf.proxies import dataset, training
+from ldf.proxies.dataset import Dataset
+from ldf.proxies.evaluation import errors, evaluate
+from ldf.proxies.labelling import DatasetError
+from ldf.proxies.network import Rows
+from ldf.proxies.training import FILE, MODELS, RECIPES, Trained, baselines, divide, recipe_named, train
+
+TRAINED = 43
+"""Of 60 rows 12 are to test on, and a tenth of the others to choose on."""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    found = {mode: tmp_path_factory.mktemp(mode) for mode in ("independent", "shared")}
+    for mode, folder in found.items():
+        labelled(folder, mode)
+    return found
+
+
+@pytest.fixture(scope="module")
+def data(folders: dict[str, Path]) -> dict[str, Dataset]:
+    return {mode: dataset.load(folder) for mode, folder in folders.items()}
+
+
+def trained(data: Dataset, model: str = "MCD", recipe: str = "tuned", **options) -> Trained:
+    return train(data, model, RECIPES[recipe], **{"epochs": 2, "progress": False, **options})
+
+
+@pytest.fixture(scope="module")
+def runs(data: dict[str, Dataset]) -> dict[tuple[str, str], Trained]:
+    return {(recipe, model): trained(data["independent"], model, recipe) for recipe in RECIPES for model in MODELS}
+
+
+def weights(run: Trained) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in run.proxy.parameters()])
+
+
+def same(first: Trained, second: Trained) -> None:
+    for part in ("proxy", "range"):
+        ours, theirs = (getattr(x, part) for x in (first, second))
+        ours, theirs = (x.state_dict() if isinstance(x, torch.nn.Module) else x for x in (ours, theirs))
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            assert torch.equal(ours[name], theirs[name]), name
+    assert (first.memory is None) == (second.memory is None)
+    if first.memory is not None:
+        assert torch.equal(first.memory.demand, second.memory.demand)
+        assert torch.equal(first.memory.earlier_state, second.memory.earlier_state)
+    assert first.facts == second.facts
+    for a, b in zip(first.history.rows, second.history.rows, strict=True):
+        assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+
+
+# ---------------------------------------------------------------- the three models
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_multipliers_are_none_one_or_rising(runs: dict[tuple[str, str], Trained], recipe: str) -> None:
+    for model in MODELS:
+        done = runs[recipe, model]
+        laws = done.history.constraints
+        assert set(laws) == set(done.problem.laws)
+        last = {law: done.history[f"lambda/{law}"][-1] for law in laws}
+        penalty = {law: done.history[f"penalty/{law}"][-1] for law in laws}
+        if model == "MCD":
+            violated = [law for law in laws if done.history[f"nu_mean/{law}"][0] > 0]
+            assert violated
+            assert all(last[law] > 0 and penalty[law] > 0 for law in violated)
+        else:
+            value = {"M": 0.0, "MC": 1.0}[model]
+            assert set(last.values()) == {value}
+            for law in laws:
+                assert penalty[law] == pytest.approx(value * done.history[f"nu_mean/{law}"][-1], rel=1e-5)
+
+
+def test_the_papers_ascent_adds_a_step_times_the_sum_of_violations(runs: dict[tuple[str, str], Trained]) -> None:
+    history = runs["paper", "MCD"].history
+    for law in history.constraints:
+        total = 0.0
+        for nu, multiplier in zip(history[f"nu_mean/{law}"], history[f"lambda/{law}"], strict=True):
+            total += 1e-4 * TRAINED * nu
+            assert multiplier == pytest.approx(total, rel=1e-5), law
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_models_differ_and_say_what_they_are(runs: dict[tuple[str, str], Trained], recipe: str) -> None:
+    found = [runs[recipe, model] for model in MODELS]
+    assert [run.facts["model"] for run in found] == list(MODELS)
+    assert {run.facts["recipe"] for run in found} == {recipe}
+    assert [run.facts["epochs"] for run in found] == [2] * 3 == [len(run.history) for run in found]
+    assert not torch.equal(weights(found[0]), weights(found[1]))
+    assert not torch.equal(weights(found[1]), weights(found[2]))
+
+
+def test_the_papers_recipe_keeps_the_last_iterate(runs: dict[tuple[str, str], Trained]) -> None:
+    assert {runs["paper", model].facts["best_epoch"] for model in MODELS} == {2}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_seed_decides_every_bit(data: dict[str, Dataset], runs: dict[tuple[str, str], Trained], recipe: str) -> None:
+    same(trained(data["independent"], "MCD", recipe), runs[recipe, "MCD"])
+    other = trained(data["independent"], "MCD", recipe, seed=1)
+    assert not torch.equal(weights(other), weights(runs[recipe, "MCD"]))
+
+
+def test_training_lowers_the_loss(data: dict[str, Dataset]) -> None:
+    losses = trained(data["shared"], "M", "paper", epochs=60).history["val_loss"]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize(("name", "reason"), [("MD", "model must be one of M, MC, MCD, got 'MD'")])
+def test_an_unknown_model_is_refused(data: dict[str, Dataset], tmp_path: Path, name: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        trained(data["independent"], name, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unknown_recipe_is_refused() -> None:
+    with pytest.raises(ValueError, match="recipe must be one of paper, tuned, got 'best'"):
+        recipe_named("best")
+
+
+# ---------------------------------------------------------------- which rows
+
+
+@pytest.mark.parametrize("mode", ["independent", "shared"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_no_test_row_is_looked_at(
+    data: dict[str, Dataset], monkeypatch: pytest.MonkeyPatch, recipe: str, mode: str
+) -> None:
+    rows, honest = data[mode], trained(data[mode], recipe=recipe)
+    hidden = rows.take(torch.arange(len(rows)))
+    for name in ("demand", "state", "objective", "earlier_demand", "earlier_state"):
+        if getattr(hidden, name) is not None:
+            getattr(hidden, name)[-12:] = torch.nan
+    seen = []
+    fit = training.fit
+
+    def watch(proxy, columns, **options):
+        seen.extend(columns["demand"].tolist() + options["validation"]["demand"].tolist())
+        return fit(proxy, columns, **options)
+
+    monkeypatch.setattr(training, "fit", watch)
+    same(trained(hidden, recipe=recipe), honest)
+    assert sorted(seen) == sorted(rows.demand[:-12].float().tolist()), "every other row, once"
+
+
+def test_no_earlier_state_is_on_both_sides(data: dict[str, Dataset]) -> None:
+    training_rows, test = data["shared"].split()
+    assert (len(training_rows), len(test)) == (48, 12)
+    ours = {tuple(row) for row in [*training_rows.earlier_state.tolist(), *training_rows.state.tolist()]}
+    theirs = {tuple(row) for row in [*test.earlier_state.tolist(), *test.state.tolist()]}
+    assert len(ours) == 96
+    assert len(theirs) == 24
+    assert not ours & theirs
+
+
+def test_rows_are_divided_by_seed_and_never_lost(data: dict[str, Dataset]) -> None:
+    part = data["independent"].split()[0]
+    first, again, other = (divide(part, seed) for seed in (0, 0, 1))
+    assert (len(first[0]), len(first[1])) == (TRAINED, 5)
+    assert torch.equal(first[1].demand, again[1].demand)
+    assert not torch.equal(first[1].demand, other[1].demand)
+    assert sorted([*first[0].demand.tolist(), *first[1].demand.tolist()]) == sorted(part.demand.tolist())
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_too_few_rows_are_refused(data: dict[str, Dataset], rows: int, recipe: str) -> None:
+    few = data["independent"].take(torch.arange(rows))
+    with pytest.raises(ValueError, match=rf"\b{rows if rows == 1 else rows - 1} (training )?rows are too few"):
+        trained(few, recipe=recipe)
+
+
+def test_a_handful_of_rows_is_enough(data: dict[str, Dataset]) -> None:
+    done = trained(data["independent"].take(torch.arange(4)))
+    assert done.predict(data["independent"].demand).isfinite().all()
+
+
+# ---------------------------------------------------------------- folders
+
+
+@pytest.mark.parametrize("mode", ["independent", "shared"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_what_is_saved_is_what_is_loaded(data: dict[str, Dataset], tmp_path: Path, recipe: str, mode: str) -> None:
+    done = trained(data[mode], recipe=recipe, folder=tmp_path)
+    held = Trained.load(tmp_path)
+    same(done, held)
+    assert held.problem.fingerprint == done.problem.fingerprint
+    demand = data[mode].demand * 1.003
+    assert torch.equal(done.predict(demand), held.predict(demand))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["case14_ieee.m", "history.csv", FILE, "run.json"]
+
+
+def test_killed_and_resumed_is_never_killed_bit_for_bit(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    file, script = folder / "checkpoint" / "checkpoint.safetensors", Path(__file__).with_name("killed_training.py")
+    written = []
+    for delay in (0.0, 0.05, 0.12):
+        before = file.stat().st_mtime_ns if file.exists() else 0
+        child = subprocess.Popen([sys.executable, str(script), str(folders["shared"]), str(folder)])
+        limit = time.monotonic() + 120
+        while child.poll() is None and time.monotonic() < limit:
+            if file.exists() and file.stat().st_mtime_ns != before:
+                time.sleep(delay)
+                break
+            time.sleep(0.002)
+        if child.poll() is None:
+            child.send_signal(signal.SIGKILL)
+        if child.wait() == -signal.SIGKILL:
+            facts = checkpoint.load(file)[1]
+            written.append((facts["epoch"], facts["done"]))
+    assert len(written) >= 2
+    assert written[-1] < (14, 0), "it must have been killed before the end"
+    assert any(done for _, done in written), "and at least once within an epoch"
+    (file.parent / ".checkpoint.safetensors.half").write_bytes(b"what a kill leaves while the file is written")
+    same(run(folders["shared"], folder), run(folders["shared"], None))
+    assert not file.parent.exists(), "nothing of it is left in the end"
+
+
+def test_a_finished_run_is_read_not_trained_again(
+    data: dict[str, Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = trained(data["independent"], folder=tmp_path, facts={"data": "here"})
+    monkeypatch.setattr(training, "fit", lambda *_, **__: pytest.fail("it was trained again"))
+    (tmp_path / "checkpoint").mkdir()  # as a kill between the last two steps leaves it
+    same(first, trained(data["independent"], folder=tmp_path, facts={"data": "moved"}))
+    assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"model": "MC"}, "its model is 'MCD', not 'MC'"),
+        ({"recipe": "paper"}, "its recipe is 'tuned', not 'paper'"),
+        ({"seed": 1}, "its seed is 0, not 1"),
+        ({"epochs": 3}, "its epochs is 2, not 3"),
+        ({"rows": 50}, "its rows is 60, not 50"),
+        ({"mode": "shared"}, "its sampling is .*'independent'.* not .*'shared'"),
+        ({"data_seed": 4}, "its data_seed is 0, not 4"),
+    ],
+    ids=lambda change: next(iter(change)) if isinstance(change, dict) else "",
+)
+def test_a_folder_with_another_run_is_refused(
+    data: dict[str, Dataset], tmp_path: Path, change: dict, reason: str
+) -> None:
+    trained(data["independent"], folder=tmp_path)
+    before = (tmp_path / FILE).read_bytes()
+    rows = data[change.pop("mode", "independent")]
+    rows = rows.take(torch.arange(change.pop("rows", len(rows))))
+    rows = replace(rows, seed=change.pop("data_seed", rows.seed))
+    with pytest.raises(CheckpointError, match=f"has another run: {reason}; take another folder"):
+        trained(rows, folder=tmp_path, **change)
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_an_unfinished_run_of_other_settings_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    class StopError(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise StopError
+
+    rows = dataset.load(folders["independent"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trained, "save", stop)  # the checkpoint is there, the run is not
+        with pytest.raises(StopError):
+            trained(rows, folder=tmp_path)
+    with pytest.raises(CheckpointError, match="epochs: 2 there, 3 here"):
+        trained(rows, folder=tmp_path, epochs=3)
+    same(trained(rows, folder=tmp_path), trained(rows))
+
+
+def test_damaged_and_foreign_models_are_refused(data: dict[str, Dataset], tmp_path: Path) -> None:
+    trained(data["independent"], folder=tmp_path)
+    file = tmp_path / FILE
+    whole = file.read_bytes()
+    for broken in (whole[:-100], whole[: len(whole) // 2], b""):
+        file.write_bytes(broken)
+        with pytest.raises(CheckpointError, match=re.escape(f"{file} is damaged")):
+            Trained.load(tmp_path)
+    tensors, facts = {}, {}
+    checkpoint.save(file, tensors, {"n": 1})
+    with pytest.raises(CheckpointError, match="is not a run of `ldf train`"):
+        Trained.load(tmp_path)
+    file.write_bytes(whole)
+    tensors, facts = checkpoint.load(file)
+    del tensors["proxy.offset"]
+    checkpoint.save(file, tensors, facts)
+    with pytest.raises(CheckpointError, match="does not hold the network it describes.*offset"):
+        Trained.load(tmp_path)
+    file.unlink()
+    with pytest.raises(CheckpointError, match="is not a finished run; `ldf train` makes one"):
+        Trained.load(tmp_path)
+
+
+def test_a_run_whose_network_was_edited_is_refused(data: dict[str, Dataset], tmp_path: Path) -> None:
+    trained(data["independent"], folder=tmp_path)
+    file = tmp_path / "case14_ieee.m"
+    text = file.read_text()
+    assert "94.2" in text, "the load at bus 3"
+    file.write_text(text.replace("94.2", "94.3"))
+    with pytest.raises(CheckpointError, match="trained on another network than case14_ieee as it is now"):
+        Trained.load(tmp_path)
+    file.unlink()
+    with pytest.raises(CaseError, match="as one .m file, and holds 0"):
+        Trained.load(tmp_path)
+
+
+# ---------------------------------------------------------------- what was trained on
+
+
+def test_a_demand_like_the_training_rows_is_not_outside(runs: dict[tuple[str, str], Trained], data) -> None:
+    rows = data["independent"].split()[0].demand
+    between = (rows[:10] + rows[10:20]) / 2
+    assert runs["tuned", "M"].outside(torch.cat([rows, between])) == [None] * (len(rows) + 10)
+
+
+def test_a_demand_beyond_the_range_is_named_with_its_bus_in_mw(runs: dict[tuple[str, str], Trained], data) -> None:
+    rows = data["independent"].split()[0].demand
+    demand = rows.mean(0).repeat(3, 1)
+    demand[1, 2] = 1.5  # bus 3, per unit on 100 MVA
+    demand[2, 14 + 3] = 0.5  # bus 4, reactive
+    inside, active, reactive = runs["tuned", "M"].outside(demand)
+    assert inside is None
+    low, high = 100 * float(rows[:, 2].min()), 100 * float(rows[:, 2].max())
+    assert active == f"active demand at bus 3 is 150 MW, trained between {low:.4g} and {high:.4g}"
+    assert reactive.startswith("reactive demand at bus 4 is 50 MVAr, trained between")
+
+
+def test_a_demand_off_the_line_of_shared_factors_is_told(data: dict[str, Dataset]) -> None:
+    done = trained(data["shared"], "M", "paper")
+    nominal = torch.from_numpy(data["shared"].problem.nominal)
+    turned = nominal.clone()
+    turned[2] *= 1.1
+    turned[3] *= 0.9
+    assert done.outside(torch.stack([nominal, turned]))[0] is None
+    reason = done.outside(turned[None])[0]
+    away = (turned - nominal).numpy()
+    line = (nominal / nominal.norm()).numpy()
+    share = 100 * float(((away - line * (away @ line)) ** 2).sum() ** 0.5) / float(turned.norm())
+    found = re.fullmatch(r"loads differ from each other as in no training row, by (.*) %", reason)
+    assert float(found[1]) == pytest.approx(share, rel=0.05)
+
+
+def test_with_a_hot_start_the_nearest_remembered_state_serves(data: dict[str, Dataset]) -> None:
+    rows = data["shared"]
+    done = trained(rows, "M", "paper")
+    demand = torch.from_numpy(rows.problem.nominal) * torch.tensor([[0.5], [0.83], [1.0], [1.17], [2.0]])
+    ready = done.rows(demand)
+    part = rows.split()[0]
+    for wanted, before, state in zip(demand, ready.earlier_demand, ready.earlier_state, strict=True):
+        nearest = int((part.earlier_demand - wanted).square().sum(1).argmin())
+        assert torch.equal(before, part.earlier_demand[nearest])
+        assert torch.equal(state, part.earlier_state[nearest])
+    assert torch.equal(done.predict(demand), done.proxy.predict(ready))
+    given = rows.earlier_demand[:5], rows.earlier_state[:5]
+    assert torch.equal(done.rows(rows.demand[:5], given).earlier_state, rows.earlier_state[:5])
+
+
+# ---------------------------------------------------------------- scores
+
+
+def test_errors_are_shares_of_the_l1_norm_in_percent(data: dict[str, Dataset]) -> None:
+    problem, true = data["independent"].problem, data["independent"].state
+    predicted = true + 0.01 * torch.randn(true.shape, generator=torch.Generator().manual_seed(0), dtype=true.dtype)
+    found = errors(problem, predicted, true)
+    for name, part in {"p": slice(0, 5), "v": slice(10, 24), "theta": slice(24, 38)}.items():
+        ours, theirs = predicted[:, part].numpy(), true[:, part].numpy()
+        expected = 100 * sum(abs(ours - theirs).ravel().tolist()) / sum(abs(theirs).ravel().tolist())
+        assert found[name] == pytest.approx(expected, rel=1e-9), name
+    assert set(found) == {"p", "v", "theta", "pf"}
+    flows, shown = problem.reported(true)["pf"], problem.reported(predicted)["pf"]
+    assert flows.shape == (60, 40), "both ends of twenty branches"
+    losses = true[:, :5].sum(1) - data["independent"].demand[:, :14].sum(1)
+    assert torch.allclose(flows.sum(1), losses, rtol=0, atol=1e-6), "what goes in and does not come out is lost"
+    assert found["pf"] == pytest.approx(100 * float((shown - flows).abs().sum() / flows.abs().sum()), rel=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["independent", "shared"])
+def test_the_labels_themselves_are_perfect(data: dict[str, Dataset], mode: str) -> None:
+    scores = evaluate(data[mode].state, data[mode])
+    assert set(scores.errors.values()) == {0.0}
+    assert set(scores.violations) == set(scores.worst) == set(data[mode].problem.laws)
+    assert max(scores.worst.values()) < 1e-6
+    assert scores.gap < 1e-9
+
+
+def test_scores_find_what_is_wrong(data: dict[str, Dataset]) -> None:
+    rows = data["independent"]
+    state = rows.state.clone()
+    state[3, 0] += 0.5  # p.u. too much at the first generator, in one row of sixty, at one bus of fourteen
+    scores, perfect = evaluate(state, rows), evaluate(rows.state, rows)
+    assert scores.worst["balance_p"] == pytest.approx(0.5, abs=1e-6)
+    assert scores.violations["balance_p"] == pytest.approx(0.5 / 14 / 60, abs=1e-7)
+    assert scores.violations["balance_q"] == perfect.violations["balance_q"]
+    c2, c1, _ = rows.problem.case.cost[0]
+    dearer = c2 * (state[3, 0] ** 2 - rows.state[3, 0] ** 2) + c1 * 0.5
+    assert scores.gap == pytest.approx(100 * float(dearer / rows.objective[3]) / 60, rel=1e-6)
+
+
+def test_baselines_are_a_constant_a_line_and_the_earlier_state(data: dict[str, Dataset]) -> None:
+    rows = data["shared"]
+    part, test = rows.split()
+    found = {name: predict(test) for name, predict in baselines(rows).items()}
+    assert list(found) == ["mean", "linear", "previous"]
+    assert torch.allclose(found["mean"], part.state.mean(0).expand(12, -1), rtol=0, atol=1e-12)
+    assert torch.equal(found["previous"], test.earlier_state)
+    score = {name: evaluate(states, test).errors["p"] for name, states in found.items()}
+    assert score["linear"] < score["previous"] < score["mean"]
+    assert list(baselines(data["independent"])) == ["mean", "linear"]
+
+
+def test_the_linear_baseline_is_linear() -> None:
+    generator = torch.Generator().manual_seed(0)
+    slope = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+    demand = torch.rand(100, 5, generator=generator, dtype=torch.float64)
+    straight = formula(demand, lambda d: d @ slope)
+    assert torch.allclose(baselines(straight)["linear"](straight), straight.state, rtol=0, atol=1e-6)
+    bent = formula(demand, lambda d: (d[:, :1] - 0.5).abs() @ slope[:1])
+    predict = baselines(bent)["linear"]
+    middle = formula((demand[:50] + demand[50:]) / 2, lambda d: d @ slope)
+    halfway = (predict(bent)[:50] + predict(bent)[50:]) / 2
+    assert torch.allclose(predict(middle), halfway, rtol=0, atol=1e-9)
+
+
+def test_a_data_set_that_is_too_small_cannot_be_split(data: dict[str, Dataset]) -> None:
+    with pytest.raises(DatasetError, match="1 rows are too few to train and to test"):
+        data["independent"].take(torch.arange(1)).split()
+
+
+def test_the_data_set_of_another_network_cannot_be_scored_by_mistake(folders: dict[str, Path], data) -> None:
+    other = data["independent"].problem
+    assert dataset.load(folders["independent"], other).problem is other
+    with pytest.raises(DatasetError, match="its labels are not of its network"):
+        dataset.load(folders["independent"], type(other).open("case5_pjm"))
+
+
+def test_predictions_of_test_rows_use_their_own_earlier_state(data: dict[str, Dataset]) -> None:
+    rows = data["shared"]
+    done = trained(rows)
+    _, test = rows.split()
+    own = done.predict(test.demand, (test.earlier_demand, test.earlier_state))
+    assert torch.equal(own, done.proxy.predict(Rows.of(test)))
+    assert not torch.equal(own, done.predict(test.demand))
