@@ -20,7 +20,7 @@ import numpy as np
 
 from ldf.power.case import Case, tables
 from ldf.power.problem import Power
-from ldf.proxies.labelling import Labeller, Recipe, label
+from ldf.proxies.labelling import Labeller, Origin, label
 from ldf.proxies.sampling import Sampling
 
 INDEPENDENT = Sampling("independent")
@@ -28,7 +28,7 @@ INDEPENDENT = Sampling("independent")
 
 def draws(problem: Power, count: int) -> list[np.ndarray]:
     """Demands that have a solution, so that both solve the same."""
-    labeller = Labeller(problem, Recipe("power", problem.name, problem.fingerprint, 0, 1, INDEPENDENT))
+    labeller = Labeller(problem, Origin("power", problem.name, problem.fingerprint, 0, 1, INDEPENDENT))
     found, index = [], 0
     while len(found) < count:
         factors, _ = INDEPENDENT.draw(0, index, problem.loads)
@@ -40,7 +40,7 @@ def draws(problem: Power, count: int) -> list[np.ndarray]:
 
 def ours(problem: Power, demands: list[np.ndarray]) -> tuple[float, list[float]]:
     """Solves per second, and the objectives."""
-    labeller = Labeller(problem, Recipe("power", problem.name, problem.fingerprint, 0, 1, INDEPENDENT))
+    labeller = Labeller(problem, Origin("power", problem.name, problem.fingerprint, 0, 1, INDEPENDENT))
     labeller.solve(demands[0])
     begun = time.perf_counter()
     found = [labeller.solve(demand) for demand in demands]

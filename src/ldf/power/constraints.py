@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch import leaves
 from ..constraint import Constraint, equality, inequality
+from ..proxies.laws import Last, outside
 from .case import Case
 from .ohm import flows
 
@@ -106,19 +106,19 @@ class Laws:
 
     def voltage(self, at: States) -> Tensor:
         """σ3 = max(v^l − v, v − v^u): [B, N]."""
-        return _outside(at.v, *self.v)
+        return outside(at.v, *self.v)
 
     def angles(self, at: States) -> Tensor:
         """σ4 = max(θ^l_ij − (θ_i − θ_j), (θ_i − θ_j) − θ^u_ij): [B, branches with a limit]."""
-        return _outside(at.difference, *self.angle)
+        return outside(at.difference, *self.angle)
 
     def active(self, at: States) -> Tensor:
         """σ5a, σ5b = max(p^gl − p^g, p^g − p^gu): [B, generators with a limit]."""
-        return _outside(at.pg, *self.pg)
+        return outside(at.pg, *self.pg)
 
     def reactive(self, at: States) -> Tensor:
         """σ5c, σ5d = max(q^gl − q^g, q^g − q^gu): [B, generators with a limit]."""
-        return _outside(at.qg, *self.qg)
+        return outside(at.qg, *self.qg)
 
     def thermal(self, at: States) -> Tensor:
         """σ6 = p_ij² + q_ij² − (s^u_ij)²: [B, arcs with a limit]."""
@@ -144,13 +144,12 @@ class Laws:
 
         Args:
             read: (predictions, batch) → states [B, S].
-            labels: with ν8, the distance from the flows of the labels batch.states [B, S]. Without it
-                the laws need no labels.
+            labels: with ν8, the distance from the flows of the labels, batch.states [B, S].
 
         Every batch has its demands [B, 2N] as batch.demand.
         """
-        at = _Last(lambda predictions, batch: self.states(read(predictions, batch)))
-        truth = _Last(lambda _, batch: self.states(batch.states))
+        at = Last(lambda predictions, batch: self.states(read(predictions, batch)))
+        truth = Last(lambda _, batch: self.states(batch.states))
         laws = [inequality("voltage", lambda y, batch: self.voltage(at(y, batch)))]
         if len(self.angle[0]):
             laws.append(inequality("angle", lambda y, batch: self.angles(at(y, batch))))
@@ -170,34 +169,3 @@ class Laws:
                 equality("flow_q", lambda y, batch: at(y, batch).q - truth(y, batch).q),
             ]
         return laws
-
-
-def _outside(value: Tensor, limited: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """How far values with a limit are outside of their intervals; negative inside."""
-    value = value.index_select(1, limited)
-    return torch.maximum(low - value, value - high)
-
-
-class _Last:
-    """A function of (predictions, batch) that remembers its last answer: nine laws look at the same flows.
-
-    Predictions that were changed in place, or are now wanted with gradients, are others than before.
-    """
-
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        self.function = function
-        self.key: tuple[Any, Any, Any] = (None, None, None)
-        self.value: Any = None
-
-    def __call__(self, predictions: Any, batch: Any) -> Any:
-        if torch.compiler.is_compiling():  # the compiler finds what is common by itself
-            return self.function(predictions, batch)
-        state = torch.is_grad_enabled(), [_version(leaf) for leaf in leaves(predictions)]
-        if self.key[0] is not predictions or self.key[1] is not batch or self.key[2] != state:
-            self.value, self.key = self.function(predictions, batch), (predictions, batch, state)
-        return self.value
-
-
-def _version(leaf: Tensor) -> tuple[bool, int]:
-    """Whether gradients are wanted, and how often the tensor was changed in place (not counted in inference mode)."""
-    return leaf.requires_grad, -1 if leaf.is_inference() else leaf._version

@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from .labelling import DatasetError, Recipe, read_manifest, read_shard, shard_path
+from .labelling import DatasetError, Origin, read_manifest, read_shard, shard_path
 from .problem import Problem
 from .sampling import Sampling
 
@@ -71,19 +71,19 @@ def load(folder: Path, problem: Problem | None = None) -> Dataset:
         raise DatasetError(
             f"{folder}: its labels are not of its network ({problem.name}): the network's file was changed"
         )
-    names = {name: manifest[name] for name in Recipe.__dataclass_fields__ if name != "sampling"}
-    recipe = Recipe(**names, sampling=Sampling(**manifest["sampling"]))
-    paths = [shard_path(folder, number) for number in range(manifest["draws"] // recipe.shard)]
+    names = {name: manifest[name] for name in Origin.__dataclass_fields__ if name != "sampling"}
+    origin = Origin(**names, sampling=Sampling(**manifest["sampling"]))
+    paths = [shard_path(folder, number) for number in range(manifest["draws"] // origin.shard)]
     missing = [path for path in paths if not path.exists()]
     if missing:
         raise DatasetError(f"{missing[0]} is missing; run the same `ldf label` again to make it anew")
-    table = pa.concat_tables([read_shard(path, recipe)[0] for path in paths]).slice(0, manifest["rows"])
+    table = pa.concat_tables([read_shard(path, origin)[0] for path in paths]).slice(0, manifest["rows"])
     if table.num_rows < manifest["rows"]:
         raise DatasetError(f"{folder} has {table.num_rows} rows, {manifest['rows']} were promised")
     return Dataset(
         problem=problem,
-        sampling=recipe.sampling,
-        seed=recipe.seed,
+        sampling=origin.sampling,
+        seed=origin.seed,
         draws=manifest["draws"],
         failures=manifest["failures"],
         **{name: _column(table, name) for name in table.column_names if name != "draw"},

@@ -32,7 +32,7 @@ class DatasetError(ValueError):
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Origin:
     """All that decides which rows a data set has."""
 
     kind: str
@@ -51,10 +51,10 @@ class Recipe:
 class Labeller:
     """Solves draws, each from the nearest of a few solutions computed beforehand, whatever was solved before it."""
 
-    def __init__(self, problem: Problem, recipe: Recipe) -> None:
-        self.problem, self.recipe = problem, recipe
+    def __init__(self, problem: Problem, origin: Origin) -> None:
+        self.problem, self.origin = problem, origin
         self.solver: Solver = problem.solver()
-        sampling = recipe.sampling
+        sampling = origin.sampling
         factors = np.linspace(sampling.low, sampling.high, ANCHORS)
         solved = [(f, self.solver.solve(problem.nominal * f)) for f in factors]
         self.anchors = {float(f): solution for f, solution in solved if solution.solved}
@@ -71,11 +71,11 @@ class Labeller:
 
     def shard(self, number: int) -> pa.Table:
         """The solved draws of a shard as a table; how many failed, and why, is in its metadata."""
-        recipe, problem = self.recipe, self.problem
-        rows: dict[str, list[Any]] = {name: [] for name in schema(problem, recipe.sampling).names}
+        origin, problem = self.origin, self.problem
+        rows: dict[str, list[Any]] = {name: [] for name in schema(problem, origin.sampling).names}
         failures: Counter[str] = Counter()
-        for index in range(number * recipe.shard, (number + 1) * recipe.shard):
-            first, second = recipe.sampling.draw(recipe.seed, index, problem.loads)
+        for index in range(number * origin.shard, (number + 1) * origin.shard):
+            first, second = origin.sampling.draw(origin.seed, index, problem.loads)
             demand = problem.nominal * first
             found = self.solve(demand)
             earlier = None
@@ -93,8 +93,8 @@ class Labeller:
                 row |= {"earlier_demand": earlier_demand, "earlier_state": earlier.state}
             for name, value in row.items():
                 rows[name].append(value)
-        facts = {**recipe.to_dict(), "number": number, "failures": dict(sorted(failures.items()))}
-        return as_table(rows, schema(problem, recipe.sampling), facts)
+        facts = {**origin.to_dict(), "number": number, "failures": dict(sorted(failures.items()))}
+        return as_table(rows, schema(problem, origin.sampling), facts)
 
 
 def schema(problem: Problem, sampling: Sampling) -> pa.Schema:
@@ -127,14 +127,14 @@ def write_table(table: pa.Table, path: Path) -> None:
     write_whole(path, sink.getvalue().to_pybytes())
 
 
-def read_shard(path: Path, recipe: Recipe) -> tuple[pa.Table, dict[str, Any]]:
+def read_shard(path: Path, origin: Origin) -> tuple[pa.Table, dict[str, Any]]:
     """A shard and its facts; refused if it is damaged or of another data set."""
     try:
         table = pq.read_table(path, page_checksum_verification=True)
         facts = json.loads((table.schema.metadata or {})[b"ldf"])
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise DatasetError(f"{path} is damaged or not a shard of a data set: {error}") from error
-    for name, value in recipe.to_dict().items():
+    for name, value in origin.to_dict().items():
         if facts.get(name) != value:
             raise DatasetError(f"{path} belongs to another data set: its {name} is {facts.get(name)!r}, not {value!r}")
     if path.name != shard_path(path.parent, facts.get("number", -1)).name:
@@ -148,16 +148,16 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 @lru_cache(maxsize=1)
-def _labeller(kind: str, folder: str, recipe: Recipe) -> Labeller:
+def _labeller(kind: str, folder: str, origin: Origin) -> Labeller:
     """One labeller for each process: building it costs as much as hundreds of solves."""
     from . import load_problem
 
-    return Labeller(load_problem(kind, Path(folder)), recipe)
+    return Labeller(load_problem(kind, Path(folder)), origin)
 
 
-def _work(folder: str, recipe: Recipe, number: int) -> tuple[int, int, dict[str, int]]:
+def _work(folder: str, origin: Origin, number: int) -> tuple[int, int, dict[str, int]]:
     """Label one shard in a worker: (its number, rows solved, failures by reason)."""
-    table = _labeller(recipe.kind, folder, recipe).shard(number)
+    table = _labeller(origin.kind, folder, origin).shard(number)
     write_table(table, shard_path(Path(folder), number))
     return number, table.num_rows, json.loads(table.schema.metadata[b"ldf"])["failures"]
 
@@ -191,16 +191,16 @@ def label(
     if not (problem.loads >= 0).any():
         raise ValueError(f"{problem.name} has no load to vary")
     folder.mkdir(parents=True, exist_ok=True)
-    recipe = _settle(problem, rows, sampling, folder, seed)
+    origin = _settle(problem, rows, sampling, folder, seed)
     problem.save(folder)
-    done: dict[int, tuple[int, dict[str, int]]] = {}
+    done: dict[int, tuple[int, dict[str, int]]] = {}  # by shard: rows, failures
     for path in sorted(folder.glob("shard-*.parquet")):
-        table, facts = read_shard(path, recipe)
+        table, facts = read_shard(path, origin)
         done[int(facts["number"])] = table.num_rows, facts["failures"]
 
-    # A copy: joblib asks `missing` in a thread of its own, while `done` grows in this one.
     before = set(done)
 
+    # Copies of `done`: joblib asks `missing` in a thread of its own, while `done` grows in this one.
     def solved() -> int:
         return sum(count for count, _ in list(done.values()))
 
@@ -219,7 +219,7 @@ def label(
 
     line = Progress(rows, "row", progress, done=min(solved(), rows))
     run = Parallel(n_jobs=workers or cpu_count(), return_as="generator_unordered", pre_dispatch="1.5*n_jobs")
-    for number, count, failed in run(delayed(_work)(str(folder), recipe, number) for number in missing()):
+    for number, count, failed in run(delayed(_work)(str(folder), origin, number) for number in missing()):
         done[number] = count, failed
         line.update(min(solved(), rows), lambda: f"{sum(failures().values())} draws failed")
     if not solved():
@@ -234,8 +234,8 @@ def label(
             del done[number]
         else:
             total += done[number][0]
-    draws = len(done) * recipe.shard
-    manifest = {**recipe.to_dict(), "rows": rows, "draws": draws, "failures": dict(failures()), "complete": True}
+    draws = len(done) * origin.shard
+    manifest = {**origin.to_dict(), "rows": rows, "draws": draws, "failures": dict(failures()), "complete": True}
     write_whole(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
     return manifest
 
@@ -244,24 +244,24 @@ def _reasons(failures: Counter[str]) -> str:
     return ", ".join(f"{reason} {count}" for reason, count in sorted(failures.items())) or "none"
 
 
-def _settle(problem: Problem, rows: int, sampling: Sampling, folder: Path, seed: int) -> Recipe:
-    """The recipe of the folder's data set: written down before the first shard, and the same ever after."""
+def _settle(problem: Problem, rows: int, sampling: Sampling, folder: Path, seed: int) -> Origin:
+    """The origin of the folder's data set: written down before the first shard, and the same ever after."""
     path = folder / MANIFEST
     shard = max(10, min(100, rows // 40))
     if path.exists():
         shard = int(read_manifest(folder)["shard"])
-    recipe = Recipe(problem.kind, problem.name, problem.fingerprint, seed, shard, sampling)
+    origin = Origin(problem.kind, problem.name, problem.fingerprint, seed, shard, sampling)
     if path.exists():
         held = read_manifest(folder)
-        for name, value in recipe.to_dict().items():
+        for name, value in origin.to_dict().items():
             if held[name] != value:
                 raise DatasetError(
                     f"{folder} has another data set: its {name} is {held[name]!r}, not {value!r}; "
                     "take another folder, or remove this one"
                 )
-    manifest = {**recipe.to_dict(), "rows": rows, "complete": False}
+    manifest = {**origin.to_dict(), "rows": rows, "complete": False}
     write_whole(path, json.dumps(manifest, indent=1) + "\n")
-    return recipe
+    return origin
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -273,7 +273,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DatasetError(f"{folder} has no {MANIFEST}: it is not a data set; `ldf label` makes one") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DatasetError(f"{path} is damaged: {error}") from error
-    needed = Recipe.__dataclass_fields__.keys()
+    needed = Origin.__dataclass_fields__.keys()
     if not isinstance(held, dict) or held.get("format") != FORMAT or not needed <= held.keys():
         raise DatasetError(f"{path} is not of the format {FORMAT}")
     return held

@@ -6,6 +6,7 @@ repair is the projection: the feasible state with the least squared distance in 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -99,7 +100,9 @@ class Certifier:
         self.laws = self.problem.constraints(lambda states, _: states, torch.float64, labels=False)
 
     def worst(self, demand: Floats, state: Floats) -> dict[str, float]:
-        """The largest ν of every law at one state."""
+        """The largest ν of every law at one state; infinite where the state is no number."""
+        if not np.isfinite(state).all():
+            return {law.name: math.inf for law in self.laws}
         states, demands = torch.from_numpy(state)[None], torch.from_numpy(demand)[None]
         rows = Batch(inputs=demands, demand=demands)
         with torch.no_grad():

@@ -145,7 +145,8 @@ class Trained:
         try:
             proxy.load_state_dict(parts["proxy"])
         except RuntimeError as error:
-            raise CheckpointError(f"{path} does not hold the network it describes: {error}") from error
+            reason = " ".join(str(error).split())
+            raise CheckpointError(f"{path} does not hold the network it describes: {reason}") from error
         held = parts["memory"]
         memory = Rows(held["demand"], held["demand"], held["state"]) if held else None
         facts.pop("format")
