@@ -123,12 +123,9 @@ def test_without_repair_a_bad_prediction_is_not_certified(
     assert strict.answer(problem.nominal, optimum.state, Untouched()).status == "uncertified"
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_state_that_is_no_number_is_not_certified(
-    problem: Power, certifier: Certifier, optimum: Solution, value: float
-) -> None:
+def test_a_state_that_is_no_number_is_not_certified(problem: Power, certifier: Certifier, optimum: Solution) -> None:
     prediction = optimum.state.copy()
-    prediction[12] = value
+    prediction[12] = np.nan
     answer = certifier.answer(problem.nominal, prediction, Untouched())
     assert (answer.status, answer.reason) == ("uncertified", "voltage is violated by inf")
 

@@ -1,5 +1,6 @@
 """Training, keeping and scoring networks: M, MC and MCD by both recipes."""
 
+import math
 import re
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from ldf.proxies.dataset import Dataset
 from ldf.proxies.evaluation import errors, evaluate
 from ldf.proxies.labelling import DatasetError
 from ldf.proxies.network import Rows
+from ldf.proxies.study import summary
 from ldf.proxies.training import FILE, MODELS, RECIPES, Trained, baselines, divide, recipe_named, train
 
 TRAINED = 43
@@ -300,7 +302,7 @@ def test_damaged_and_foreign_models_are_refused(data: dict[str, Dataset], tmp_pa
     tensors, facts = checkpoint.load(file)
     del tensors["proxy.offset"]
     checkpoint.save(file, tensors, facts)
-    with pytest.raises(CheckpointError, match="does not hold the network it describes.*offset"):
+    with pytest.raises(CheckpointError, match=r"does not hold the network it describes.*offset"):
         Trained.load(tmp_path)
     file.unlink()
     with pytest.raises(CheckpointError, match="is not a finished run; `ldf train` makes one"):
@@ -316,7 +318,7 @@ def test_a_run_whose_network_was_edited_is_refused(data: dict[str, Dataset], tmp
     with pytest.raises(CheckpointError, match="trained on another network than case14_ieee as it is now"):
         Trained.load(tmp_path)
     file.unlink()
-    with pytest.raises(CaseError, match="as one .m file, and holds 0"):
+    with pytest.raises(CaseError, match=r"as one \.m file, and holds 0"):
         Trained.load(tmp_path)
 
 
@@ -435,6 +437,12 @@ def test_the_linear_baseline_is_linear() -> None:
     middle = formula((demand[:50] + demand[50:]) / 2, lambda d: d @ slope)
     halfway = (predict(bent)[:50] + predict(bent)[50:]) / 2
     assert torch.allclose(predict(middle), halfway, rtol=0, atol=1e-9)
+
+
+def test_seeds_are_summed_up_by_mean_and_spread() -> None:
+    assert summary([1.0, 2.0, 6.0]) == {"mean": 3.0, "std": pytest.approx(7**0.5), "seeds": 3}
+    assert summary([2.0]) == {"mean": 2.0, "std": 0.0, "seeds": 1}
+    assert summary([]) == {"mean": pytest.approx(math.nan, nan_ok=True), "std": 0.0, "seeds": 0}
 
 
 def test_a_data_set_that_is_too_small_cannot_be_split(data: dict[str, Dataset]) -> None:

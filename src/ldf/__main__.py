@@ -11,6 +11,8 @@ def main() -> None:
         sys.exit(f"ldf: the command line needs {missing.name}: pip install 'ldf[cli]'")
     try:
         app()
+    except ModuleNotFoundError as missing:
+        sys.exit(f"ldf: this command needs {missing.name}: pip install 'ldf[all]'")
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"ldf: {error}")
 

@@ -76,10 +76,11 @@ class Progress:
         if not self.show or (now - self.last < pause and done < self.total):
             return
         self.last = now
-        rate = (done - self.begun) / max(now - self.start, 1e-9)
-        left = (self.total - done) / rate if rate > 0 else math.inf
-        remaining = f"{left:.0f} s left" if done < self.total else f"{now - self.start:.1f} s"
-        line = f"{self.unit} {done}/{self.total}  {note()}  {rate:.3g} {self.unit}s/s, {remaining}"
+        line = f"{self.unit} {done}/{self.total}  {note()}"
+        if done > self.begun:
+            rate = (done - self.begun) / max(now - self.start, 1e-9)
+            left = f"{(self.total - done) / rate:.0f} s left" if done < self.total else f"{now - self.start:.1f} s"
+            line += f"  {rate:.3g} {self.unit}s/s, {left}"
         sys.stderr.write(f"\r{line[:118]:<118}" if self.terminal else f"{line}\n")
         if self.terminal and done >= self.total:
             sys.stderr.write("\n")

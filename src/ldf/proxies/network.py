@@ -23,6 +23,8 @@ PENALTIES = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
 """Ridge penalties to choose from, on the validation rows."""
 KNOTS = (0, 32, 128, 512)
 """Numbers of hinges to choose from."""
+ROWS_PER_KNOT = 5
+"""Rows there must be for each hinge: with fewer the base would pass through the training rows, and leave nothing over."""
 NEGLIGIBLE = 1e-4
 """Principal components with a standard deviation below this share of the largest are left out."""
 CONSTANT = 1e-7
@@ -246,6 +248,8 @@ def _fitted(training: Dataset, validation: Dataset, inputs: Tensor, counts: Sequ
     wanted, check_wanted = aims(training), aims(validation)
     best: tuple[float, Tensor, Tensor] | None = None
     for count in counts:
+        if count > len(training) // ROWS_PER_KNOT:
+            continue
         knots = torch.quantile(along, torch.linspace(0, 1, count + 2, dtype=torch.float64)[1:-1])
         seen, seen_check = design(features, along, knots), design(check, check_along, knots)
         for weights in ridge(seen, wanted, PENALTIES):

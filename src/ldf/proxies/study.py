@@ -6,6 +6,7 @@ All of it lies in a folder and goes on there when it was stopped: labels by shar
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -132,7 +133,7 @@ def _train(labels: str, folder: str, run: dict[str, Any]) -> None:
         seed=run["seed"],
         epochs=run["epochs"],
         folder=Path(folder),
-        facts={"data": labels},
+        facts={"data": str(Path(labels).resolve())},
         progress=False,
     )
     _, test = data.split()
@@ -156,9 +157,9 @@ def _repair(labels: str, folder: str, rows: int) -> None:
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Mean and spread over seeds, as a row of results has them."""
+    """Mean and spread over seeds, as a row of results has them; NaN where no seed has a value."""
     return {
-        "mean": fmean(values),
+        "mean": fmean(values) if values else math.nan,
         "std": stdev(values) if len(values) > 1 else 0.0,
         "seeds": len(values),
     }

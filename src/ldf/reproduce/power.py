@@ -196,7 +196,8 @@ def violation_rows(
                 published = PAPER_VIOLATIONS.get(study.problem.name, {}).get(control)
                 figure = summary([fmean(a["moved"][control] for a in answers) for answers in held if answers])
                 rows.append(_row("violations", study, recipe, model, control, "%", figure, published))
-            gap = summary([fmean(a["gap"] for a in answers) for answers in held if answers])
+            gaps = [[a["gap"] for a in answers if a["gap"] is not None] for answers in held]
+            gap = summary([fmean(found) for found in gaps if found])
             share = summary([100 * len(kept) / len(every) for kept, every in zip(held, found, strict=True)])
             rows.append(_row("power-repairs", study, recipe, model, "cost gap", "%", gap, None))
             rows.append(_row("power-repairs", study, recipe, model, "certified", "%", share, None))
