@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from .dataset import Dataset
 from .problem import Problem
 
-PENALTIES = (1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
+PENALTIES = (1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
 """Ridge penalties to choose from, on the validation rows."""
-KNOTS = (0, 32, 128, 512)
+KNOTS = (0, 32, 128, 512, 1024)
 """Numbers of hinges to choose from."""
-ROWS_PER_KNOT = 5
-"""Rows there must be for each hinge: with fewer the base would pass through the training rows, and leave nothing over."""
+ROWS_PER_KNOT = 2
+"""Rows there must be for each hinge: with fewer the base would pass through the training rows."""
 NEGLIGIBLE = 1e-4
 """Principal components with a standard deviation below this share of the largest are left out."""
 CONSTANT = 1e-7
@@ -233,6 +233,7 @@ def _fitted(training: Dataset, validation: Dataset, inputs: Tensor, counts: Sequ
     mean, rotation = components(inputs)
     centre = training.demand.mean(0)
     direction = components(training.demand, scaled=False)[1][:, 0]
+    direction = direction / ((training.demand - centre) @ direction).std()
     state_mean, spread = training.state.mean(0), training.state.std(0)
     free = (spread > CONSTANT).nonzero()[:, 0]
     units = _by_quantity(training.problem, training.state[:, free] - state_mean[free], free)
