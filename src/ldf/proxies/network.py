@@ -281,15 +281,15 @@ def _fitted(training: Dataset, validation: Dataset, inputs: Tensor, counts: Sequ
 def components(inputs: Tensor, scaled: bool = True) -> tuple[Tensor, Tensor]:
     """Mean [n] and rotation [n, F] to principal components, of size one each if scaled; negligible ones left out."""
     mean = inputs.mean(0)
-    centred = inputs - mean
-    spread = centred.square().mean(0).sqrt()
-    unit = torch.where(spread > 1e-9 * (1 + inputs.abs().amax(0)), 1 / spread.clamp_min(1e-300), 0.0)
-    if not scaled:
-        unit = (unit > 0).double()
-    values, vectors = torch.linalg.eigh((centred * unit).T @ (centred * unit) / len(inputs))
+    spread = (inputs - mean).square().mean(0).sqrt()
+    vary = (spread > 1e-9 * (1 + inputs.abs().amax(0))).nonzero()[:, 0]
+    unit = 1 / spread[vary] if scaled else torch.ones_like(spread[vary])
+    centred = (inputs - mean)[:, vary] * unit
+    values, vectors = torch.linalg.eigh(centred.T @ centred / len(inputs))
     deviation = values.clamp_min(0).sqrt()
-    kept = (deviation > NEGLIGIBLE * deviation[-1]).nonzero()[:, 0].flip(0)
-    rotation = unit[:, None] * vectors[:, kept]
+    kept = (deviation > NEGLIGIBLE * deviation.amax(0)).nonzero()[:, 0].flip(0)
+    rotation = torch.zeros(len(mean), len(kept), dtype=inputs.dtype)
+    rotation[vary] = unit[:, None] * vectors[:, kept]
     return mean, rotation / deviation[kept] if scaled else rotation
 
 
