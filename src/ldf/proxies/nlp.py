@@ -97,6 +97,8 @@ class NLP:
                 "ipopt.sb": "yes",
                 "ipopt.tol": self.tolerance,
                 "ipopt.max_iter": self.iterations,
+                # Tells a demand that cannot be met in a third of the iterations, and solves the others as before.
+                "ipopt.expect_infeasible_problem": "yes",
                 "ipopt.linear_solver": "mumps",
                 # Plain orderings: the matrices are small, and MUMPS's analysis costs more than it saves.
                 "ipopt.mumps_pivot_order": 0,
