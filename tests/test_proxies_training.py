@@ -83,9 +83,11 @@ def test_multipliers_are_none_one_or_rising(runs: dict[tuple[str, str], Trained]
         last = {law: done.history[f"lambda/{law}"][-1] for law in laws}
         penalty = {law: done.history[f"penalty/{law}"][-1] for law in laws}
         if model == "MCD":
-            violated = [law for law in laws if done.history[f"nu_mean/{law}"][0] > 0]
-            assert violated
-            assert all(last[law] > 0 and penalty[law] > 0 for law in violated)
+            # No network meets an equality exactly; a limit may be kept to within its tolerance, and λ then stays 0.
+            equalities = [law for law in laws if law.startswith(("balance", "flow"))]
+            assert len(equalities) == 4
+            assert all(last[law] > 0 and penalty[law] > 0 for law in equalities)
+            assert all(value >= 0 for value in last.values())
         else:
             value = {"M": 0.0, "MC": 1.0}[model]
             assert set(last.values()) == {value}
