@@ -106,7 +106,7 @@ def solve(
         typer.echo(json.dumps(answers[0] if demands is None else answers, indent=1))
     else:
         rows = [
-            [i, a["status"], a["objective"] and f"{a['objective']:.2f}", a["iterations"], a["seconds"]]
+            [i, a["status"], "–" if a["objective"] is None else f"{a['objective']:.2f}", a["iterations"], a["seconds"]]
             for i, a in enumerate(answers, 1)
         ]
         typer.echo(table(["demand", "status", "objective $/h", "iterations", "seconds"], rows))
