@@ -87,14 +87,15 @@ class Proxy(nn.Module):
             self.register_buffer(name, torch.zeros(shape, dtype=double))
         self.register_buffer("free", torch.zeros(sizes["free"], dtype=torch.int64))
         width = architecture.width or 2 * states
-        widths = [features, *[width] * architecture.layers, sizes["free"]]
         layers: list[nn.Module] = []
+        widths = [features, *[width] * architecture.layers]
         for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]
-        self.network = nn.Sequential(*layers[:-1])
+        last = nn.Linear(widths[-1], sizes["free"])
         if architecture.skip:  # begin at the base: a network that learns nothing does no harm
-            nn.init.zeros_(self.network[-1].weight)  # type: ignore[arg-type]
-            nn.init.zeros_(self.network[-1].bias)  # type: ignore[arg-type]
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+        self.network = nn.Sequential(*layers, last)
 
     def forward(self, features: Tensor) -> Tensor:
         """z, [B, S']."""
@@ -174,11 +175,10 @@ class Rows:
 
     def chunks(self, size: int) -> list[Rows]:
         """The same rows, some at a time."""
-        parts = [None if x is None else x.split(size) for x in (self.demand, self.earlier_demand, self.earlier_state)]
-        return [
-            Rows(*(None if part is None else part[i] for part in parts))  # type: ignore[arg-type]
-            for i in range(len(self.demand.split(size)) if len(self.demand) else 0)
-        ]
+        parts = [slice(start, start + size) for start in range(0, len(self.demand), size)]
+        if self.earlier_demand is None or self.earlier_state is None:
+            return [Rows(self.demand[part]) for part in parts]
+        return [Rows(self.demand[part], self.earlier_demand[part], self.earlier_state[part]) for part in parts]
 
 
 def design(features: Tensor, along: Tensor, knots: Tensor) -> Tensor:

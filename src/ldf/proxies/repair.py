@@ -114,14 +114,14 @@ class Certifier:
         prediction: Floats,
         repair: Repair,
         *,
-        optimum: Callable[[Floats], float | None] | None = None,
+        optimum: float | Callable[[Floats], float | None] | None = None,
         predicted_in: float = 0.0,
         warning: str | None = None,
     ) -> Answer:
         """Repair one prediction and certify the answer.
 
         Args:
-            optimum: demand → the cost of the optimal state, for the gap.
+            optimum: the cost of the optimal state, or demand → that cost, asked for certified answers only.
             predicted_in: the seconds that the prediction took.
             warning: what is to be said with the answer.
         """
@@ -138,7 +138,9 @@ class Certifier:
         else:
             status, reason = "certified", ""
         cost = float(self.problem.objective(torch.from_numpy(found.state)[None]))
-        best = optimum(demand) if optimum is not None and status == "certified" else None
+        best = None
+        if status == "certified":
+            best = optimum(demand) if callable(optimum) else optimum
         return Answer(
             state=found.state,
             status=status,

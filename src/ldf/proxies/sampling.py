@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Mode = Literal["independent", "shared"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Sampling:
             1 + U(−h, h), for each load or for all, as the mode has it. 0: no pairs.
     """
 
-    mode: Literal["independent", "shared"] = "shared"
+    mode: Mode = "shared"
     low: float = 0.8
     high: float = 1.2
     noise: float = 0.0

@@ -151,8 +151,7 @@ def _repair(labels: str, folder: str, rows: int) -> None:
     predicted = trained.proxy.predict(Rows.of(test)).numpy()
     found = []
     for demand, state, best in zip(test.demand.numpy(), predicted, test.objective.tolist(), strict=True):
-        answer = certifier.answer(demand, state, projection, optimum=lambda _, best=best: best)  # type: ignore[misc]
-        found.append(answer.to_dict())
+        found.append(certifier.answer(demand, state, projection, optimum=best).to_dict())
     write_whole(Path(folder) / f"repairs-{rows}.json", json.dumps(found) + "\n")
 
 

@@ -15,7 +15,7 @@ from ..power.problem import Power
 from ..proxies import dataset
 from ..proxies.network import Rows
 from ..proxies.repair import Projection
-from ..proxies.sampling import Sampling
+from ..proxies.sampling import Mode, Sampling
 from ..proxies.study import Run, Study, summary
 from ..proxies.training import MODELS
 from .report import Figure, errors_figure, traces_figure, write
@@ -83,7 +83,7 @@ class Options:
     """What to run."""
 
     cases: Sequence[str] = CASES
-    samplings: Sequence[str] = ("shared", "independent")
+    samplings: Sequence[Mode] = ("shared", "independent")
     recipes: Sequence[str] = ("tuned",)
     samples: int = 4000
     seeds: int = 5
@@ -98,7 +98,7 @@ class Options:
         for case in self.cases:
             problem = Power.open(case)
             for mode in self.samplings:
-                sampling = Sampling(mode=mode, hot_start=0.01 if mode == "shared" else 0.0)  # type: ignore[arg-type]
+                sampling = Sampling(mode=mode, hot_start=0.01 if mode == "shared" else 0.0)
                 folder = work / "power" / f"{problem.name}-{mode}-{self.samples}"
                 found.append(Study(problem, sampling, self.samples, folder, self.workers, self.progress))
         return found
