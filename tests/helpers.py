@@ -5,8 +5,13 @@ A problem min f(x) subject to σ(x) ≤ 0 or = 0 is a model that ignores its inp
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -131,3 +136,18 @@ def dispatch_constraints(**options: object) -> list[ldf.Constraint]:
 
 def network(inputs: int = 5, outputs: int = 4, width: int = 32) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs))
+
+
+def kill_after_checkpoint(file: Path, delay: float, script: str, *arguments: str) -> bool:
+    """Run a script of this folder and kill it a little after it wrote a new checkpoint; whether it died of that."""
+    before = file.stat().st_mtime_ns if file.exists() else 0
+    child = subprocess.Popen([sys.executable, str(Path(__file__).with_name(script)), *arguments])
+    limit = time.monotonic() + 120
+    while child.poll() is None and time.monotonic() < limit:
+        if file.exists() and file.stat().st_mtime_ns != before:
+            time.sleep(delay)
+            break
+        time.sleep(0.002)
+    if child.poll() is None:
+        child.send_signal(signal.SIGKILL)
+    return child.wait() == -signal.SIGKILL

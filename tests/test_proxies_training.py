@@ -2,15 +2,12 @@
 
 import math
 import re
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import kill_after_checkpoint
 from killed_training import EPOCHS, run
 from labelled import formula, labelled
 from torch import Tensor
@@ -212,20 +209,10 @@ def test_what_is_saved_is_what_is_loaded(data: dict[str, Dataset], tmp_path: Pat
 
 def test_killed_and_resumed_is_never_killed_bit_for_bit(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    file, script = folder / "checkpoint" / "checkpoint.safetensors", Path(__file__).with_name("killed_training.py")
+    file = folder / "checkpoint" / "checkpoint.safetensors"
     written = []
     for delay in (0.0, 0.08):
-        before = file.stat().st_mtime_ns if file.exists() else 0
-        child = subprocess.Popen([sys.executable, str(script), str(folders["shared"]), str(folder)])
-        limit = time.monotonic() + 120
-        while child.poll() is None and time.monotonic() < limit:
-            if file.exists() and file.stat().st_mtime_ns != before:
-                time.sleep(delay)
-                break
-            time.sleep(0.002)
-        if child.poll() is None:
-            child.send_signal(signal.SIGKILL)
-        if child.wait() == -signal.SIGKILL:
+        if kill_after_checkpoint(file, delay, "killed_training.py", str(folders["shared"]), str(folder)):
             facts = checkpoint.load(file)[1]
             written.append((facts["epoch"], facts["done"]))
     assert written

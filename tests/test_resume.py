@@ -1,14 +1,10 @@
 """A run killed at any moment and taken up again gives, bit for bit, what one gives that was never killed."""
 
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from helpers import dispatch, dispatch_constraints, network
+from helpers import dispatch, dispatch_constraints, kill_after_checkpoint, network
 from killed import train
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -37,17 +33,7 @@ def test_killed_and_resumed_is_never_killed_bit_for_bit(tmp_path: Path, kind: st
     kills, written = 0, set()
     # Kill it a little after a new checkpoint is there, over and over: within epochs, between them, while writing.
     for delay in (0.0, 0.03, 0.011, 0.2, 0.07):
-        before = file.stat().st_mtime_ns if file.exists() else 0
-        child = subprocess.Popen([sys.executable, str(Path(__file__).with_name("killed.py")), str(tmp_path), kind])
-        limit = time.monotonic() + 120
-        while child.poll() is None and time.monotonic() < limit:
-            if file.exists() and file.stat().st_mtime_ns != before:
-                time.sleep(delay)
-                break
-            time.sleep(0.002)
-        if child.poll() is None:
-            child.send_signal(signal.SIGKILL)
-        if child.wait() == -signal.SIGKILL:
+        if kill_after_checkpoint(file, delay, "killed.py", str(tmp_path), kind):
             kills += 1
             facts = checkpoint.load(file)[1]
             written.add((facts["epoch"], facts["done"]))

@@ -20,9 +20,6 @@ Ints = NDArray[np.int64]
 COLUMNS = {"bus": 13, "gen": 10, "branch": 13, "gencost": 5}
 """The tables of a MATPOWER file that AC-OPF needs, and how many columns each has at least."""
 
-UNLIMITED = {0.0}
-"""A rating of 0 means no limit (MATPOWER's convention)."""
-
 
 class CaseError(ValueError):
     """A network that cannot be used: the message names the file, the thing in it and what would be right."""
@@ -275,7 +272,7 @@ def _build(
                 f"{where}: {of[i]} has a lower {what} limit of {low[i]:g}, above its upper one, {high[i]:g}"
             )
 
-    limit = np.where(np.isin(rows[:, 5], list(UNLIMITED)), np.inf, rows[:, 5]) / base
+    limit = np.where(rows[:, 5] == 0, np.inf, rows[:, 5]) / base  # MATPOWER: 0 is no limit
     angle_min, angle_max = (np.radians(rows[:, column]) for column in (11, 12))
     # MATPOWER: 0 on both sides, or a full turn, is no limit.
     free = (rows[:, 11] == 0) & (rows[:, 12] == 0)
