@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from grids import TEXT, add, change, three
 
-from ldf.power.case import CaseError, load, parse
+from ldf.power.case import load, parse
+from ldf.proxies.source import NetworkError
 
 
 @pytest.mark.parametrize(
@@ -238,7 +239,7 @@ WRONG = {
 def test_what_is_wrong_is_named(what: str) -> None:
     text, message = WRONG[what]
     assert text != TEXT
-    with pytest.raises(CaseError, match=re.escape(message)) as caught:
+    with pytest.raises(NetworkError, match=re.escape(message)) as caught:
         three(text)
     assert str(caught.value).startswith("three.m: "), "the file is named"
 
@@ -255,30 +256,30 @@ def test_costs_of_zero_for_reactive_power_are_allowed() -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CaseError, match=r"there is no file .*nothing\.m"):
+    with pytest.raises(NetworkError, match=r"there is no file .*nothing\.m"):
         load(tmp_path / "nothing.m")
 
 
 def test_a_binary_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "picture.m"
     path.write_bytes(bytes(range(256)))
-    with pytest.raises(CaseError, match=r"picture\.m is not a text file"):
+    with pytest.raises(NetworkError, match=r"picture\.m is not a text file"):
         load(path)
 
 
 @pytest.mark.parametrize(("name", "near"), [("case30_iee", "case30_ieee"), ("pglib_opf_case118", "case118_ieee")])
 def test_an_unknown_name_is_answered_with_near_ones(name: str, near: str) -> None:
-    with pytest.raises(CaseError, match=f"'{name}' is neither a PGLib case nor a .m file; near it are .*{near}"):
+    with pytest.raises(NetworkError, match=f"'{name}' is neither a PGLib case nor a .m file; near it are .*{near}"):
         load(name)
 
 
 @pytest.mark.parametrize("name", ["", "../case30_ieee", "case30_ieee__../x", "?"])
 def test_names_that_are_no_names_are_refused(name: str) -> None:
-    with pytest.raises(CaseError, match="neither a PGLib case"):
+    with pytest.raises(NetworkError, match="neither a PGLib case"):
         load(name)
 
 
 def test_buses_are_found_by_number() -> None:
     assert [three().position(number) for number in (10, 20, 30)] == [0, 1, 2]
-    with pytest.raises(CaseError, match="three has no bus 29; the nearest numbers are 30, 20, 10"):
+    with pytest.raises(NetworkError, match="three has no bus 29; the nearest numbers are 30, 20, 10"):
         three().position(29)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import ldf
 from ldf.power.acopf import ACOPF
 from ldf.power.case import Case, load
-from ldf.power.constraints import LAWS, Laws
+from ldf.power.constraints import LAWS, PowerLaws
 
 F64 = torch.float64
 FACTORS = (0.85, 0.95, 1.0)
@@ -35,12 +35,12 @@ class Solved:
     def sigma(self, states: Tensor, batch: ldf.Batch | None = None) -> dict[str, Tensor]:
         """σ of every law."""
         batch = batch or self.batch(states.dtype)
-        return {law.name: law.sigma(states, batch) for law in Laws(self.case, states.dtype).constraints(itself)}
+        return {law.name: law.sigma(states, batch) for law in PowerLaws(self.case, states.dtype).constraints(itself)}
 
     def nu(self, states: Tensor, batch: ldf.Batch | None = None) -> dict[str, Tensor]:
         """ν of every law."""
         batch = batch or self.batch(states.dtype)
-        laws = Laws(self.case, states.dtype).constraints(itself)
+        laws = PowerLaws(self.case, states.dtype).constraints(itself)
         return {law.name: law.violation(law.sigma(states, batch)) for law in laws}
 
     def moved(self, quantity: str, entry: int, value: float, row: int = 1) -> Tensor:
@@ -107,7 +107,7 @@ def test_a_bound_is_violated_by_how_far_it_is_passed(law, quantity, low, high, s
     torch.testing.assert_close(nu, wanted, rtol=0, atol=1e-7)
     # The paper's ν is the mean over buses or generators.
     finding = ldf.certify(
-        [c for c in Laws(small.case, F64).constraints(itself) if c.name == law],
+        [c for c in PowerLaws(small.case, F64).constraints(itself) if c.name == law],
         small.moved(quantity, 1, bound + side * 0.07)[1:2],
         ldf.Batch(demand=small.demand[1:2], states=small.states[1:2]),
     )[law]
@@ -139,7 +139,7 @@ def apparent(small: Solved, states: Tensor) -> np.ndarray:
 def test_the_thermal_law_compares_squares(small: Solved) -> None:
     case = small.case
     tight = dataclasses.replace(case, limit=case.limit / 10)
-    laws = Laws(tight, F64)
+    laws = PowerLaws(tight, F64)
     sigma = laws.thermal(laws.states(small.states)).numpy()
     size = np.abs(apparent(small, small.states))
     np.testing.assert_allclose(sigma, size**2 - np.tile(case.limit / 10, 2) ** 2, atol=1e-12)
@@ -175,7 +175,7 @@ def test_more_demand_unbalances_its_own_bus(small: Solved) -> None:
 
 def test_shunts_are_part_of_the_balance(small: Solved) -> None:
     case = dataclasses.replace(small.case, gs=small.case.gs + 0.1, bs=small.case.bs + 0.2)
-    laws = Laws(case, F64)
+    laws = PowerLaws(case, F64)
     at = laws.states(small.states)
     torch.testing.assert_close(laws.balance_p(at, small.demand), 0.1 * at.v**2, rtol=0, atol=1e-6)
     torch.testing.assert_close(laws.balance_q(at, small.demand), -0.2 * at.v**2, rtol=0, atol=1e-6)
@@ -203,7 +203,7 @@ def test_turning_all_angles_changes_nothing(small: Solved) -> None:
 
 
 def test_without_labels_there_is_no_distance_from_them(small: Solved) -> None:
-    laws = Laws(small.case, F64).constraints(itself, labels=False)
+    laws = PowerLaws(small.case, F64).constraints(itself, labels=False)
     assert [law.name for law in laws] == [name for name in LAWS if not name.startswith("flow")]
     batch = ldf.Batch(demand=small.demand)
     assert ldf.certify(laws, small.states, batch, tolerance=1e-6).holds
@@ -216,7 +216,7 @@ def test_what_has_no_limit_has_no_law(small: Solved) -> None:
     q_max[2] = 0.1
     free = dataclasses.replace(case, limit=np.full(e, inf), q_min=np.full(g, -inf), q_max=q_max)
     free = dataclasses.replace(free, angle_min=np.full(e, -inf), angle_max=np.full(e, inf))
-    laws = {law.name: law for law in Laws(free, F64).constraints(itself)}
+    laws = {law.name: law for law in PowerLaws(free, F64).constraints(itself)}
     assert laws.keys() == LAWS.keys() - {"angle", "thermal"}
     sigma = laws["reactive"].sigma(small.moved("qg", 2, 0.4), small.batch())
     assert sigma.shape == (len(FACTORS), 1)
@@ -231,7 +231,7 @@ def test_gradients_are_those_of_finite_differences(law: str, small: Solved) -> N
     generator = torch.Generator().manual_seed(0)
     states = small.states[:2] + 0.1 * torch.randn(2, small.solver.size, generator=generator, dtype=F64)
     batch = ldf.Batch(demand=small.demand[:2], states=small.states[:2])
-    (chosen,) = (c for c in Laws(small.case, F64).constraints(itself) if c.name == law)
+    (chosen,) = (c for c in PowerLaws(small.case, F64).constraints(itself) if c.name == law)
     # y * 1: gradcheck changes its argument behind autograd's back, where no one can see it.
     assert torch.autograd.gradcheck(lambda y: chosen.sigma(y * 1, batch), states.requires_grad_())
 
@@ -247,7 +247,7 @@ def test_a_batch_is_its_rows_one_by_one(small: Solved) -> None:
 
 
 def test_vmapped_is_one_by_one(small: Solved) -> None:
-    laws, batch = Laws(small.case, F64).constraints(itself), small.batch()
+    laws, batch = PowerLaws(small.case, F64).constraints(itself), small.batch()
     stack = torch.stack([small.states, 1.05 * small.states])
 
     def every(states: Tensor) -> Tensor:
@@ -263,7 +263,7 @@ def test_what_is_remembered_is_never_of_other_predictions_or_rows(law: str, smal
     def fresh(states: Tensor, batch: ldf.Batch) -> Tensor:
         return small.sigma(states.detach().clone(), batch)[law]
 
-    (chosen,) = (c for c in Laws(small.case, F64).constraints(itself) if c.name == law)
+    (chosen,) = (c for c in PowerLaws(small.case, F64).constraints(itself) if c.name == law)
     first, second = small.batch(), ldf.Batch(demand=small.demand * 1.1, states=small.states * 1.02)
     y = small.states * 1.01
     for batch in (first, second, first):
@@ -275,7 +275,7 @@ def test_what_is_remembered_is_never_of_other_predictions_or_rows(law: str, smal
 
 
 def test_values_without_gradients_are_not_taken_for_values_with(small: Solved) -> None:
-    (law,) = (c for c in Laws(small.case, F64).constraints(itself) if c.name == "balance_p")
+    (law,) = (c for c in PowerLaws(small.case, F64).constraints(itself) if c.name == "balance_p")
     y, batch = small.states.clone().requires_grad_(), small.batch()
     with torch.no_grad():
         assert not law.sigma(y, batch).requires_grad
@@ -286,7 +286,9 @@ def test_values_without_gradients_are_not_taken_for_values_with(small: Solved) -
 
 def test_predictions_themselves_may_be_optimised(small: Solved) -> None:
     """One tensor, changed in place by the optimiser: each step sees its new flows."""
-    ours, theirs = (ldf.Lagrangian(Laws(small.case, F64).constraints(itself), dual=ldf.Fixed(1.0)) for _ in range(2))
+    ours, theirs = (
+        ldf.Lagrangian(PowerLaws(small.case, F64).constraints(itself), dual=ldf.Fixed(1.0)) for _ in range(2)
+    )
     batch, loss = small.batch(), torch.zeros((), dtype=F64)
     y = nn.Parameter(small.states + 0.02)
     optimiser = torch.optim.Adam([y], lr=1e-3)
@@ -307,7 +309,7 @@ def test_predictions_themselves_may_be_optimised(small: Solved) -> None:
 def test_the_lagrangian_adds_the_mean_of_each_law(small: Solved) -> None:
     states = (small.states + 0.03).float()
     batch = small.batch(torch.float32)
-    lagrangian = ldf.Lagrangian(Laws(small.case).constraints(itself), dual=ldf.Fixed(2.0))
+    lagrangian = ldf.Lagrangian(PowerLaws(small.case).constraints(itself), dual=ldf.Fixed(2.0))
     total = lagrangian(torch.tensor(5.0), states.requires_grad_(), batch)
     by_hand = 5.0 + 2.0 * sum(float(nu.mean()) for nu in small.nu(states.detach()).values())
     assert float(total.detach()) == pytest.approx(by_hand, rel=1e-4)
@@ -326,7 +328,7 @@ def lesson(small: Solved) -> dict[str, Tensor]:
 def options(small: Solved, **changes: object) -> dict:
     return {
         "loss": nn.functional.mse_loss,
-        "constraints": Laws(small.case).constraints(itself),
+        "constraints": PowerLaws(small.case).constraints(itself),
         "epochs": 30,
         "batch_size": 8,
         "progress": False,
@@ -345,7 +347,7 @@ def test_training_under_the_laws_keeps_them_better(small: Solved, lesson: dict[s
         torch.manual_seed(0)
         done = ldf.fit(model(small), lesson, dual=dual, **options(small))
         assert done.multipliers.keys() == LAWS.keys()
-        found = ldf.certify(Laws(small.case).constraints(itself), done.model(lesson["inputs"]), batch)
+        found = ldf.certify(PowerLaws(small.case).constraints(itself), done.model(lesson["inputs"]), batch)
         mean[dual is None] = found["balance_p"].mean + found["balance_q"].mean
     assert mean[False] < 0.8 * mean[True]
 

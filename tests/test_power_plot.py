@@ -13,7 +13,7 @@ pytest.importorskip("casadi")
 from ldf.power import plot
 from ldf.power.acopf import ACOPF
 from ldf.power.case import load
-from ldf.power.constraints import Laws
+from ldf.power.constraints import PowerLaws
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_an_optimum_violates_nothing_and_loads_branches_up_to_their_limits(solve
     seen = plot.violations(case, state, model.nominal)
     assert seen.count == 0
     assert seen.balance.max() < 1e-6
-    at = Laws(case, torch.float64).states(torch.as_tensor(state)[None])
+    at = PowerLaws(case, torch.float64).states(torch.as_tensor(state)[None])
     ends = torch.hypot(at.p, at.q)[0].tolist()  # the first ends of all branches, then the second ones
     for i, loading in enumerate(seen.loading):
         assert loading == pytest.approx(100 * max(ends[i], ends[i + case.branches]) / case.limit[i])

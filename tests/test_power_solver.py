@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ldf.power.acopf import ACOPF
 from ldf.power.case import Case, load, parse
-from ldf.power.constraints import Laws
+from ldf.power.constraints import PowerLaws
 from ldf.power.ohm import arcs_of, flows
 from ldf.power.problem import Power
 from ldf.proxies.nlp import Solution
@@ -43,7 +43,7 @@ def published(name: str) -> float:
 
 def violations(case: Case, demand: np.ndarray, state: np.ndarray) -> float:
     """The largest violation of any law."""
-    laws = Laws(case, torch.float64)
+    laws = PowerLaws(case, torch.float64)
     batch = type("Batch", (), {"demand": torch.tensor(demand)[None]})
     states = torch.tensor(state)[None]
     return max(

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from killed_labelling import ROWS, SAMPLING, SEED, run
 
-from ldf.power.case import CaseError
 from ldf.power.problem import Power
 from ldf.proxies import labelling, load_problem, open_problem
 from ldf.proxies.labelling import DatasetError, label, read_manifest
 from ldf.proxies.sampling import Sampling
+from ldf.proxies.source import NetworkError
 
 QUICK = settings(deadline=None, max_examples=60)
 MIXED = Sampling("independent", 0.8, 1.5)
@@ -214,7 +214,7 @@ def test_the_network_lies_with_its_data(made: Path, problem: Power, tmp_path: Pa
     assert (again.name, again.fingerprint) == (problem.name, problem.fingerprint)
     for name in ("one.m", "two.m"):
         (tmp_path / name).write_text(TEXT)
-    with pytest.raises(CaseError, match=r"one \.m file, and holds 2"):
+    with pytest.raises(NetworkError, match=r"one \.m file, and holds 2"):
         load_problem("power", tmp_path)
     for read in (lambda: open_problem("water", "x"), lambda: load_problem("water", made)):
         with pytest.raises(ValueError, match="no problem 'water'; there are: power"):

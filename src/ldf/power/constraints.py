@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..constraint import Constraint, equality, inequality
-from ..proxies.laws import Last, outside
+from ..proxies.laws import Last, Laws, outside, summed
 from .case import Case
 from .ohm import flows
 
@@ -51,22 +51,17 @@ class States(NamedTuple):
     q: Tensor
 
 
-class Laws:
+class PowerLaws(Laws):
     """σ3 … σ8 on states [B, S], per unit and radians; all tensors of one precision, on one device.
 
     No loop over buses or branches: quantities are gathered to arcs, and summed back to buses, by index.
     """
 
     def __init__(self, case: Case, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> None:
-        def number(array: Any) -> Tensor:
-            return torch.as_tensor(np.asarray(array), dtype=dtype, device=device)
-
-        def index(array: Any) -> Tensor:
-            return torch.as_tensor(np.asarray(array), dtype=torch.int64, device=device)
-
+        super().__init__(dtype, device)
+        number, index, interval = self.number, self.index, self.interval
         arcs = case.arcs
         self.buses, self.sizes = case.buses, [case.generators, case.generators, case.buses, case.buses]
-        self.dtype = dtype
         self.source, self.target = index(arcs.source), index(arcs.target)
         self.at = index(case.at)
         self.admittance = SimpleNamespace(
@@ -76,11 +71,6 @@ class Laws:
             b_mutual=number(arcs.b_mutual),
         )
         self.gs, self.bs = number(case.gs), number(case.bs)
-
-        def interval(low: Any, high: Any) -> tuple[Tensor, Tensor, Tensor]:
-            """Which entries have a limit at all, and their limits."""
-            limited = np.flatnonzero(np.isfinite(low) | np.isfinite(high))
-            return index(limited), number(low[limited]), number(high[limited])
 
         self.v, self.pg, self.qg = (
             interval(low, high)
@@ -134,10 +124,10 @@ class Laws:
         return self._leaving(at.q) - self.bs * at.v * at.v - self._placed(at.qg) + demands[:, self.buses :]
 
     def _leaving(self, flow: Tensor) -> Tensor:
-        return flow.new_zeros(len(flow), self.buses).index_add(1, self.source, flow)
+        return summed(flow, self.source, self.buses)
 
     def _placed(self, generation: Tensor) -> Tensor:
-        return generation.new_zeros(len(generation), self.buses).index_add(1, self.at, generation)
+        return summed(generation, self.at, self.buses)
 
     def constraints(self, read: Callable[[Any, Any], Tensor], labels: bool = True) -> list[Constraint]:
         """The laws as constraints on predictions.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..text import write_whole
 from .case import Case
-from .constraints import Laws
+from .constraints import PowerLaws
 
 Floats = NDArray[np.float64]
 
@@ -75,7 +75,7 @@ def violations(case: Case, state: Floats, demand: Floats) -> Violations:
         if not np.isfinite(given).all():
             first = int(np.flatnonzero(~np.isfinite(given))[0])
             raise ValueError(f"{case.name}: entry {first} of the {name} is {given[first]}; every entry must be finite")
-    laws = Laws(case, torch.float64)
+    laws = PowerLaws(case, torch.float64)
     at = laws.states(torch.as_tensor(np.asarray(state), dtype=torch.float64)[None])
     demands = torch.as_tensor(np.asarray(demand), dtype=torch.float64)[None]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..constraint import Constraint
 from ..proxies.nlp import Solution
+from ..proxies.problem import Problem, columns, named, numbered
+from ..proxies.source import NetworkError
 from ..text import write_whole
 from .acopf import ACOPF
-from .case import Case, CaseError, load
-from .constraints import LAWS, Laws
+from .case import Case, load
+from .constraints import LAWS, PowerLaws
 
 Floats = NDArray[np.float64]
 
 
-class Power:
+class Power(Problem):
     """One network. Demands are [p^d, q^d] of all buses, D = 2N; states [p^g, q^g, v, θ]; per unit and radians."""
 
     kind = "power"
@@ -36,6 +36,10 @@ class Power:
         "theta": "°",
         "prices": "$/MWh",
         "reactive_prices": "$/MVArh",
+        "objective": "$/h",
+        **dict.fromkeys(LAWS, "p.u."),
+        "angle": "rad",
+        "thermal": "p.u.²",
     }
 
     def __init__(self, case: Case) -> None:
@@ -44,9 +48,7 @@ class Power:
         self.model = ACOPF(case)
         self.nominal, self.lower, self.upper = self.model.nominal, self.model.lower, self.model.upper
         self.quantities: Mapping[str, slice] = self.model.quantities
-        loads = np.full(case.buses, -1)
-        loads[case.loads] = np.arange(len(case.loads))
-        self.loads = np.concatenate([loads, loads])
+        self.loads = np.tile(numbered(case.loads, case.buses), 2)
 
     def __repr__(self) -> str:
         return f"Power({self.case})"
@@ -61,7 +63,7 @@ class Power:
         """From a folder that `save` wrote to."""
         found = list(folder.glob("*.m"))
         if len(found) != 1:
-            raise CaseError(f"{folder} should hold the network as one .m file, and holds {len(found)}")
+            raise NetworkError(f"{folder} should hold the network as one .m file, and holds {len(found)}")
         return cls(load(found[0]))
 
     def save(self, folder: Path) -> None:
@@ -72,17 +74,8 @@ class Power:
         """AC-OPF in CasADi and IPOPT."""
         return ACOPF(self.case)
 
-    def physics(self, dtype: torch.dtype) -> Laws:
-        """The laws in this precision."""
-        return self._single if dtype == torch.float32 else self._double
-
-    @cached_property
-    def _single(self) -> Laws:
-        return Laws(self.case, torch.float32)
-
-    @cached_property
-    def _double(self) -> Laws:
-        return Laws(self.case, torch.float64)
+    def _laws(self, dtype: torch.dtype) -> PowerLaws:
+        return PowerLaws(self.case, dtype)
 
     def objective(self, states: Tensor) -> Tensor:
         """Σ c₂ p² + c₁ p + c₀ in $/h: [B]."""
@@ -106,24 +99,19 @@ class Power:
         A bus without a column keeps its nominal demand; where only p is given, q follows at the nominal power factor.
         """
         case, n = self.case, self.case.buses
-        found = np.tile(self.nominal, (rows, 1))
-        given: dict[tuple[str, int], str] = {}
-        for name in table:
-            match = re.fullmatch(r"([pq]?)_?(\d+)", str(name).strip().lower())
+
+        def key(name: str) -> tuple[str, int]:
+            match = re.fullmatch(r"([pq]?)_?(\d+)", name.lower())
             if not match:
                 raise ValueError(f"column {name!r} is no demand: columns are p5 (or 5) for MW and q5 for MVAr at bus 5")
-            key = match[1] or "p", case.position(int(match[2]))
-            if key in given:
-                raise ValueError(f"columns {given[key]!r} and {name!r} are the same demand")
-            given[key] = name
-        for (kind, bus), name in given.items():
-            values = np.asarray(table[name], np.float64) / case.base
-            bad = np.flatnonzero(~np.isfinite(values))
-            if len(bad):
-                raise ValueError(f"column {name!r}, row {bad[0] + 1}: {table[name][bad[0]]!r} is not a number")
-            found[:, bus if kind == "p" else n + bus] = values
+            return match[1] or "p", case.position(int(match[2]))
+
+        found = np.tile(self.nominal, (rows, 1))
+        given = columns(table, key)
+        for (kind, bus), power in given.items():
+            found[:, bus if kind == "p" else n + bus] = power / case.base
             if kind == "p" and ("q", bus) not in given and case.pd[bus]:
-                found[:, n + bus] = values * case.qd[bus] / case.pd[bus]
+                found[:, n + bus] = power / case.base * case.qd[bus] / case.pd[bus]
         return found
 
     def present(self, state: Floats) -> dict[str, dict[str, float]]:
@@ -131,22 +119,15 @@ class Power:
         case, part = self.case, self.quantities
         numbers = {"pg": case.generator, "qg": case.generator, "v": case.bus, "theta": case.bus}
         factors = {"pg": case.base, "qg": case.base, "v": 1.0, "theta": 180 / np.pi}
-        return {
-            name: dict(zip(map(str, ids), (state[part[name]] * factors[name]).tolist(), strict=True))
-            for name, ids in numbers.items()
-        }
+        return {name: named(ids, state[part[name]] * factors[name]) for name, ids in numbers.items()}
 
     def duals(self, solution: Solution) -> dict[str, dict[str, float]]:
         """Nodal prices by bus: what one more MW, or MVAr, would cost."""
         active, reactive = self.model.prices(solution)
-        buses = [str(number) for number in self.case.bus]
-        return {
-            "prices": dict(zip(buses, active.tolist(), strict=True)),
-            "reactive_prices": dict(zip(buses, reactive.tolist(), strict=True)),
-        }
+        return {"prices": named(self.case.bus, active), "reactive_prices": named(self.case.bus, reactive)}
 
-    def constraints(
-        self, read: Callable[[Any, Any], Tensor], dtype: torch.dtype, labels: bool = True
-    ) -> list[Constraint]:
-        """ν3 … ν8, or without labels ν3 … ν7."""
-        return self.physics(dtype).constraints(read, labels)
+    def draw(self, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
+        """Loadings, voltages and, in red, what is violated."""
+        from .plot import draw
+
+        draw(self.case, before, after, demand, path, title)

@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from .problem import Problem
 
-KINDS = ("power",)
+KINDS = ("power", "gas")
 """The problems there are."""
+
+
+def _kind(kind: str, where: str = "") -> Any:
+    """The class of a kind of problem; what it needs is imported when it is asked for."""
+    if kind == "power":
+        from ..power.problem import Power
+
+        return Power
+    if kind == "gas":
+        from ..gas.problem import Gas
+
+        return Gas
+    raise ValueError(f"{where}no problem {kind!r}; there are: {', '.join(KINDS)}")
 
 
 def open_problem(kind: str, case: str) -> Problem:
     """A problem by its kind and the name or file of its network."""
-    if kind == "power":
-        from ..power.problem import Power
-
-        return Power.open(case)
-    raise ValueError(f"no problem {kind!r}; there are: {', '.join(KINDS)}")
+    problem: Problem = _kind(kind).open(case)
+    return problem
 
 
 def load_problem(kind: str, folder: Path) -> Problem:
     """The problem that `Problem.save` wrote to a folder."""
-    if kind == "power":
-        from ..power.problem import Power
-
-        return Power.load(folder)
-    raise ValueError(f"{folder}: no problem {kind!r}; there are: {', '.join(KINDS)}")
+    problem: Problem = _kind(kind, f"{folder}: ").load(folder)
+    return problem

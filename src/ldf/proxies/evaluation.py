@@ -24,7 +24,7 @@ class Scores:
     worst: dict[str, float]
     """Largest ν by law."""
     gap: float
-    """Mean of 100·|cost(ŷ) − cost(y)|/cost(y)."""
+    """100·Σ|cost(ŷ) − cost(y)|/Σ|cost(y)|: an optimum may cost nothing."""
 
 
 def errors(problem: Problem, predicted: Tensor, true: Tensor) -> dict[str, float]:
@@ -46,5 +46,5 @@ def evaluate(predicted: Tensor, data: Dataset) -> Scores:
         errors=errors(problem, predicted, data.state),
         violations={finding.constraint: finding.mean for finding in found},
         worst={finding.constraint: finding.max for finding in found},
-        gap=100 * float(((problem.objective(predicted) - data.objective) / data.objective).abs().mean()),
+        gap=100 * float((problem.objective(predicted) - data.objective).abs().sum() / data.objective.abs().sum()),
     )

@@ -59,15 +59,21 @@ class Labeller:
         solved = [(f, self.solver.solve(problem.nominal * f)) for f in factors]
         self.anchors = {float(f): solution for f, solution in solved if solution.solved}
 
-    def solve(self, demand: Floats) -> Solution:
-        """The optimum, from the nearest anchor, or cold where there is none or the warm start leads nowhere."""
-        total = float(np.abs(demand).sum() / max(np.abs(self.problem.nominal).sum(), 1e-12))
-        if self.anchors:
-            nearest = self.anchors[min(self.anchors, key=lambda factor: abs(factor - total))]
-            found = self.solver.solve(demand, nearest)
-            if found.status in ("optimal", "infeasible"):
-                return found
-        return self.solver.solve(demand)
+    def solve(self, demand: Floats, start: Solution | None = None) -> Solution:
+        """The optimum, from a solution at hand or the nearest anchor; cold where that leads nowhere.
+
+        Where there may be several local optima, always cold as well: the better one counts.
+        """
+        if start is None and self.anchors:
+            total = float(np.abs(demand).sum() / max(np.abs(self.problem.nominal).sum(), 1e-12))
+            start = self.anchors[min(self.anchors, key=lambda factor: abs(factor - total))]
+        warm = self.solver.solve(demand, start) if start is not None else None
+        if warm is not None and warm.status in ("optimal", "infeasible") and not self.solver.several:
+            return warm
+        cold = self.solver.solve(demand)
+        if warm is not None and warm.solved and not (cold.solved and cold.objective < warm.objective):
+            return warm
+        return cold
 
     def shard(self, number: int) -> pa.Table:
         """The solved draws of a shard as a table; how many failed, and why, is in its metadata."""
@@ -82,7 +88,7 @@ class Labeller:
             if second is not None and found.solved:
                 earlier, earlier_demand = found, demand
                 demand = problem.nominal * second
-                found = self.solver.solve(demand, earlier)
+                found = self.solve(demand, earlier)
                 if not found.solved:
                     found = self.solve(demand)
             if not found.solved:

@@ -1,14 +1,45 @@
-"""What the laws of any network need: intervals, and flows that are computed once for all of them."""
+"""What the laws of any network need: numbers as tensors, intervals, and flows that are computed once for all laws."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..batch import leaves
+from ..constraint import Constraint
+
+
+class Laws:
+    """The laws of one network on states [B, S]; all tensors of one precision, on one device."""
+
+    def __init__(self, dtype: torch.dtype, device: torch.device | str) -> None:
+        self.dtype, self.device = dtype, device
+
+    def number(self, array: Any) -> Tensor:
+        """An array of numbers."""
+        return torch.as_tensor(np.asarray(array), dtype=self.dtype, device=self.device)
+
+    def index(self, array: Any) -> Tensor:
+        """An array of positions."""
+        return torch.as_tensor(np.asarray(array), dtype=torch.int64, device=self.device)
+
+    def interval(self, low: Any, high: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Which entries have a limit at all, and their limits."""
+        limited = np.flatnonzero(np.isfinite(low) | np.isfinite(high))
+        return self.index(limited), self.number(low[limited]), self.number(high[limited])
+
+    def constraints(self, read: Callable[[Any, Any], Tensor], labels: bool = True) -> list[Constraint]:
+        """The laws as constraints on predictions; see `Problem.constraints`."""
+        raise NotImplementedError
+
+
+def summed(values: Tensor, at: Tensor, nodes: int) -> Tensor:
+    """[B, nodes] the values [B, k] added up where they belong, at [k]."""
+    return values.new_zeros(len(values), nodes).index_add(1, at, values)
 
 
 def outside(value: Tensor, limited: Tensor, low: Tensor, high: Tensor) -> Tensor:

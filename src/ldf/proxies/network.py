@@ -123,7 +123,7 @@ class Proxy(nn.Module):
 
     def states(self, z: Tensor, base: Tensor) -> Tensor:
         """base + s ∘ z in the columns that are not pinned: [B, S]."""
-        return base.index_add(1, self.free, z * self.scale.to(z.dtype))
+        return base.index_add(1, self.free, z.to(base.dtype) * self.scale.to(base.dtype))
 
     def targets(self, states: Tensor, base: Tensor) -> Tensor:
         """The z that gives these states: [B, S']."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -57,6 +58,7 @@ class NLP:
         limits: lower and upper of g; equal where g is an equality.
         tolerance: IPOPT's.
         iterations: after how many to give up.
+        options: of IPOPT, beside those that every program here has.
     """
 
     def __init__(
@@ -69,10 +71,12 @@ class NLP:
         limits: tuple[Floats, Floats],
         tolerance: float = 1e-8,
         iterations: int = 300,
+        options: Mapping[str, Any] | None = None,
     ) -> None:
         self.problem = {"x": x, "p": d, "f": f, "g": g}
         self.bounds, self.limits = bounds, limits
         self.tolerance, self.iterations = tolerance, iterations
+        self.options = {f"ipopt.{name}": value for name, value in (options or {}).items()}
 
     @cached_property
     def _cold(self) -> casadi.Function:
@@ -104,6 +108,7 @@ class NLP:
                 "ipopt.mumps_pivot_order": 0,
                 "ipopt.mumps_permuting_scaling": 0,
                 "ipopt.mumps_scaling": 0,
+                **self.options,
                 **options,
             },
         )

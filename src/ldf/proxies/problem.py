@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..constraint import Constraint
+from .laws import Laws
 from .nlp import Solution
 
 Floats = NDArray[np.float64]
@@ -21,6 +23,10 @@ Ints = NDArray[np.int64]
 class Solver(Protocol):
     """The ground truth: built once, asked for many demands."""
 
+    @property
+    def several(self) -> bool:
+        """Whether there may be more than one local optimum."""
+
     def solve(self, demand: Floats | None = None, start: Solution | None = None) -> Solution:
         """The optimal state for a demand [D], cold or warm-started."""
 
@@ -28,7 +34,7 @@ class Solver(Protocol):
         """The feasible state nearest to a prediction [S] in the controls; its objective is the squared distance."""
 
 
-class Problem(Protocol):
+class Problem(ABC):
     """A parametric optimisation problem: D numbers of demand in, S numbers of state out."""
 
     kind: str
@@ -45,34 +51,61 @@ class Problem(Protocol):
     laws: Mapping[str, str]
     """The names of the constraints, and their number in the paper."""
     units: Mapping[str, str]
-    """Of what `present` and `duals` give."""
+    """Of what `present` and `duals` give, of the objective, and of ν by law."""
+    assumptions: Sequence[str] = ()
+    """What had to be assumed about the network, in words."""
+    precision: torch.dtype = torch.float32
+    """In which laws are computed while training."""
     lower: Floats
     """[S] bounds of a state."""
     upper: Floats
 
+    @abstractmethod
     def solver(self) -> Solver:
         """A solver of its own for each caller."""
 
+    @abstractmethod
     def save(self, folder: Path) -> None:
         """Write what is needed to have the problem again."""
 
+    @abstractmethod
     def objective(self, states: Tensor) -> Tensor:
         """[B] the cost of states [B, S]."""
 
+    @abstractmethod
     def reported(self, states: Tensor) -> dict[str, Tensor]:
         """What the table of prediction errors reports, by its name there: [B, k] each."""
 
+    @abstractmethod
     def entry(self, index: int) -> tuple[str, str, float]:
         """What an entry of the demand is called, its unit for people, and by what to multiply to have it."""
 
+    @abstractmethod
     def demands(self, table: Mapping[str, Sequence[Any]], rows: int) -> Floats:
         """[rows, D] from the columns of a user's table; what is not in it is nominal."""
 
+    @abstractmethod
     def present(self, state: Floats) -> dict[str, dict[str, float]]:
         """A state [S] for people: by quantity, then by the number the network's file gives a thing."""
 
+    @abstractmethod
     def duals(self, solution: Solution) -> dict[str, dict[str, float]]:
         """What the multipliers of a solution mean, for people."""
+
+    @abstractmethod
+    def draw(self, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
+        """A picture of a prediction [S] and, beside it, of its repair: what is violated, and by how much."""
+
+    @abstractmethod
+    def _laws(self, dtype: torch.dtype) -> Laws:
+        """The laws in this precision."""
+
+    def physics(self, dtype: torch.dtype) -> Any:
+        """The laws in this precision, made once."""
+        held: dict[torch.dtype, Laws] = self.__dict__.setdefault("_made", {})
+        if dtype not in held:
+            held[dtype] = self._laws(dtype)
+        return held[dtype]
 
     def constraints(
         self, read: Callable[[Any, Any], Tensor], dtype: torch.dtype, labels: bool = True
@@ -81,3 +114,35 @@ class Problem(Protocol):
 
         A batch has its demands [B, D] as batch.demand and, for laws that look at labels, states [B, S] as batch.states.
         """
+        found: list[Constraint] = self.physics(dtype).constraints(read, labels)
+        return found
+
+
+def numbered(loads: Ints, size: int) -> Ints:
+    """[size] for the nodes that have a load its number, from 0; −1 for the others."""
+    found = np.full(size, -1)
+    found[loads] = np.arange(len(loads))
+    return found
+
+
+def named(names: Iterable[Any], values: Floats) -> dict[str, float]:
+    """Values by name."""
+    return dict(zip(map(str, names), values.tolist(), strict=True))
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def columns(table: Mapping[str, Sequence[Any]], key: Callable[[str], Key]) -> dict[Key, Floats]:
+    """The columns of a user's table by what they are the demand of, as `key` reads it from a column's name."""
+    found: dict[Key, Floats] = {}
+    names: dict[Key, str] = {}
+    for name, column in table.items():
+        of = key(str(name).strip())
+        if of in names:
+            raise ValueError(f"columns {names[of]!r} and {name!r} are the same demand")
+        names[of], found[of] = name, np.asarray(column, np.float64)
+        bad = np.flatnonzero(~np.isfinite(found[of]))
+        if len(bad):
+            raise ValueError(f"column {name!r}, row {bad[0] + 1}: {column[bad[0]]!r} is not a number")
+    return found

@@ -22,6 +22,8 @@ from .problem import Floats, Problem, Solver
 
 TOLERANCE = 1e-5
 """A law holds when no ν is above this, per unit or radians: a hundred times the solver's own tolerance."""
+FREE = 1e-3
+"""An optimum that costs less than this, in the objective's unit, costs nothing: there is no gap relative to it."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Answer:
     repair: str
     objective: float
     gap: float | None
-    """100·(cost − optimum)/optimum, where the optimum was asked for."""
+    """100·(cost − optimum)/optimum, where the optimum was asked for and costs something."""
     moved: dict[str, float]
     """100·‖ȳ − ŷ‖₂/‖ŷ‖₂ by control."""
     violations: dict[str, float]
@@ -147,7 +149,7 @@ class Certifier:
             reason=reason,
             repair=found.repair,
             objective=cost,
-            gap=100 * (cost - best) / abs(best) if best else None,
+            gap=100 * (cost - best) / abs(best) if best is not None and abs(best) > FREE else None,
             moved=distances(self.problem, prediction, found.state),
             violations=worst,
             seconds=seconds,

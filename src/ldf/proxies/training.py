@@ -191,17 +191,13 @@ class Trained:
 
 
 def columns(proxy: Proxy, data: Dataset) -> dict[str, Tensor]:
-    """What `fit` trains on: features, z, and what the laws need, in single precision."""
+    """What `fit` trains on: features and z in single precision, and what the laws need in the problem's own."""
     rows = Rows.of(data)
     base = proxy.base(rows)
-    found = {
-        "inputs": proxy.features(rows),
-        "targets": proxy.targets(data.state, base),
-        "base": base,
-        "demand": data.demand,
-        "states": data.state,
-    }
-    return {name: value.float() for name, value in found.items()}
+    seen = {"inputs": proxy.features(rows), "targets": proxy.targets(data.state, base)}
+    needed = {"base": base, "demand": data.demand, "states": data.state}
+    found = {name: value.float() for name, value in seen.items()}
+    return found | {name: value.to(data.problem.precision) for name, value in needed.items()}
 
 
 def divide(data: Dataset, seed: int) -> tuple[Dataset, Dataset]:
@@ -258,7 +254,7 @@ def train(
         return held
     fitted, chosen = divide(training, seed)
     proxy = build(recipe.architecture, fitted, chosen, seed)
-    constraints = problem.constraints(lambda z, batch: proxy.states(z, batch.base), torch.float32)
+    constraints = problem.constraints(lambda z, batch: proxy.states(z, batch.base), problem.precision)
     done = fit(
         proxy,
         columns(proxy, fitted),

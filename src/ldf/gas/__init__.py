@@ -1,0 +1,1 @@
+"""Gas networks: the compressors that keep the pressure up at the least effort."""

@@ -1,0 +1,137 @@
+"""The laws of optimal gas flow in torch: satisfiability degrees σ10 … σ14 of the paper's appendix B.3.
+
+A violation degree ν is the mean of max(0, σ) or |σ| over junctions, arcs or compressors; one column holds both sides of an
+interval (see `ldf.power.constraints`). Where labels are at hand, flows are the paper's indirect ones, q^f: those that
+Weymouth's law gives for the predicted pressures and ratios. Without labels the laws are those of Model 2 on the state as
+it stands, its own flows q included: what a certificate has to say.
+
+Indirect flows are ill-conditioned, ∂q^f/∂p ≈ 1/(W|q|). So σ14 is weighted by min(1, √W) on each arc, and where W|q| is
+below `CONDITION` q^f is the predicted flow itself: pressures say next to nothing about it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..constraint import Constraint, equality, inequality
+from ..proxies.laws import Last, Laws, outside, summed
+from .network import Network
+from .physics import flow, loss
+
+LAWS = {"balance": "10", "pressure": "11a", "limits": "11b", "ratio": "12", "flow": "14", "weymouth": "14, 15"}
+"""The laws by name, and their number in the paper: ν14 compares flows with labels, (14) and (15) are the model's own."""
+
+CONDITION = 1e-3
+"""Of W|q|, in units of base pressure and flow."""
+
+
+class States(NamedTuple):
+    """States by quantity, in units of base pressure and base flow."""
+
+    ratio: Tensor
+    """[B, C]"""
+    p: Tensor
+    """[B, N]"""
+    q: Tensor
+    """[B, E] as predicted."""
+    inlet: Tensor
+    """[B, E] the pressure at an arc's inlet, behind its compressor."""
+    outlet: Tensor
+    indirect: Tensor
+    """[B, E] q^f."""
+
+
+class GasLaws(Laws):
+    """σ10 … σ14 on states [B, S]; no loop over junctions or arcs: values are gathered and summed by index."""
+
+    def __init__(
+        self, network: Network, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__(dtype, device)
+        self.junctions, self.arcs = network.junctions, network.arcs
+        self.sizes = [network.compressors, network.junctions, network.arcs]
+        self.source, self.target = self.index(network.source), self.index(network.target)
+        self.compressor = self.index(network.compressor)
+        self.share = self.number(network.share)
+        w = network.scaled_resistance
+        self.resistance = self.number(w)
+        self.pipes = self.number(w > 0).bool()
+        self.safe = self.number(np.where(w > 0, w, 1.0))
+        self.weight = self.number(np.where(w > 0, np.minimum(1, np.sqrt(w)), 1.0))
+        p_min, p_max = network.p_min / network.base_pressure, network.p_max / network.base_pressure
+        p_min[network.slack] = p_max[network.slack] = 1.0
+        self.pressures = self.interval(p_min, p_max)
+        self.flows = self.interval(network.flow_min / network.base_flow, network.flow_max / network.base_flow)
+        self.ratios = self.interval(network.ratio_min, network.ratio_max)
+
+    def states(self, states: Tensor) -> States:
+        """States [B, S] by quantity, with the flows that follow from pressures and ratios."""
+        ratio, p, q = states.split(self.sizes, 1)
+        boost = p.new_ones(len(p), self.arcs).index_copy(1, self.compressor, ratio)
+        inlet, outlet = boost * p.index_select(1, self.source), p.index_select(1, self.target)
+        told = self.pipes & (self.resistance * q.detach().abs() > CONDITION)
+        # Where pressures do not tell the flow, the drop is replaced before the root, or its slope would still count.
+        drop = torch.where(told, inlet * inlet - outlet * outlet, self.safe)
+        return States(ratio, p, q, inlet, outlet, torch.where(told, flow(drop, self.safe), q))
+
+    def balance(self, q: Tensor, demands: Tensor) -> Tensor:
+        """σ10 = Σ_j q_ij − Σ_j q_ji − q_i with q_i = share_i Σ d − d_i: [B, N]."""
+        entering = self.share * demands.sum(1, keepdim=True) - demands
+        return summed(q, self.source, self.junctions) - summed(q, self.target, self.junctions) - entering
+
+    def pressure(self, at: States) -> Tensor:
+        """σ11a, σ11b = max(p^l − p, p − p^u): [B, N]; at the slack both limits are p^T."""
+        return outside(at.p, *self.pressures)
+
+    def limits(self, q: Tensor) -> Tensor:
+        """σ11c, σ11d = max(q^l − q, q − q^u): [B, arcs with a limit]."""
+        return outside(q, *self.flows)
+
+    def ratio(self, at: States) -> Tensor:
+        """σ12 = max(R^l − R, R − R^u): [B, C]."""
+        return outside(at.ratio, *self.ratios)
+
+    def flow(self, at: States, truth: States) -> Tensor:
+        """σ14 = min(1, √W)·(q^f − q) against the flows of the labels: [B, E]."""
+        return self.weight * (at.indirect - truth.q)
+
+    def weymouth(self, at: States) -> Tensor:
+        """(14), (15): R² p_i² − p_j² − W q|q|, or R p_i − p_j where there is no resistance: [B, E]."""
+        squared = at.inlet * at.inlet - at.outlet * at.outlet - loss(at.q, self.resistance)
+        return torch.where(self.pipes, squared, at.inlet - at.outlet)
+
+    def constraints(self, read: Callable[[Any, Any], Tensor], labels: bool = True) -> list[Constraint]:
+        """The laws as constraints on predictions.
+
+        Args:
+            read: (predictions, batch) → states [B, S].
+            labels: ν10 … ν14 with indirect flows, ν14 against the labels, batch.states [B, S]; otherwise Model 2's own
+                constraints on the state as it stands.
+
+        Every batch has its demands [B, N] as batch.demand.
+        """
+        at = Last(lambda predictions, batch: self.states(read(predictions, batch)))
+        truth = Last(lambda _, batch: self.states(batch.states))
+
+        def flows(y: Any, batch: Any) -> Tensor:
+            found: States = at(y, batch)
+            return found.indirect if labels else found.q
+
+        laws = [
+            equality("balance", lambda y, batch: self.balance(flows(y, batch), batch.demand)),
+            inequality("pressure", lambda y, batch: self.pressure(at(y, batch))),
+        ]
+        if len(self.flows[0]):
+            laws.append(inequality("limits", lambda y, batch: self.limits(flows(y, batch))))
+        if len(self.ratios[0]):
+            laws.append(inequality("ratio", lambda y, batch: self.ratio(at(y, batch))))
+        if labels:
+            laws.append(equality("flow", lambda y, batch: self.flow(at(y, batch), truth(y, batch))))
+        else:
+            laws.append(equality("weymouth", lambda y, batch: self.weymouth(at(y, batch))))
+        return laws

@@ -1,0 +1,153 @@
+"""Read MATGAS files, the format of GasModels.jl."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..proxies.source import Floats, Ints, NetworkError, as_number, scalar, table, without_comments
+from .network import Assumptions, Network, resistance
+
+COLUMNS = {"junction": 6, "pipe": 9, "compressor": 13, "receipt": 7, "delivery": 7}
+"""The tables that are read, and how many columns each has at least; there may be no compressor."""
+
+UNSUPPORTED = ("short_pipe", "resistor", "loss_resistor", "regulator", "valve", "storage", "ne_pipe", "ne_compressor")
+"""Tables of things that the model does not have; `transfer` may be there if nothing is transferred."""
+
+GAS_CONSTANT, AIR = 8.314, 0.02896
+"""J/(mol K); kg/mol."""
+
+
+def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | None = None) -> Network:
+    """A network from the text of a MATGAS file in SI units.
+
+    The slack is the junction of type 1, or else the one with a dispatchable receipt. The other receipts keep their
+    share of what all of them inject nominally.
+    """
+    plain = without_comments(text)
+    assumed = assumed or Assumptions()
+    for unsupported in UNSUPPORTED:
+        if f"mgc.{unsupported} " in plain or f"mgc.{unsupported}=" in plain:
+            raise NetworkError(f"{where}: mgc.{unsupported} is not supported; pipes and compressors are")
+    units = (scalar(plain, "mgc.units") or "'si'").strip("'\"")
+    per_unit = scalar(plain, "mgc.is_per_unit") or "0"
+    if units != "si" or as_number(per_unit, f"{where}: mgc.is_per_unit"):
+        raise NetworkError(f"{where}: only files in SI units are read; mgc.units is {units!r}, is_per_unit {per_unit}")
+
+    def rows(of: str) -> Floats:
+        found = table(plain, f"mgc.{of}", COLUMNS[of], where, ragged=True)
+        if found is None and of == "compressor":
+            return np.zeros((0, COLUMNS[of]))
+        if found is None:
+            raise NetworkError(f"{where}: no table mgc.{of}; a MATGAS network has it")
+        bad = np.argwhere(np.isnan(found[:, : COLUMNS[of]]))
+        if len(bad):
+            raise NetworkError(f"{where}: mgc.{of} row {bad[0, 0] + 1}, column {bad[0, 1] + 1} is not a number")
+        return found
+
+    junction, pipe, compressor, receipt, delivery = (rows(of) for of in COLUMNS)
+    moved = table(plain, "mgc.transfer", 5, where, ragged=True)
+    if moved is not None and moved[:, 4].any():
+        raise NetworkError(f"{where}: mgc.transfer has nominal flows, which are not supported")
+    on = junction[:, 5] != 0
+    junction = junction[on]
+    numbers = [int(number) for number in junction[:, 0]]
+
+    def at(of: str, values: Floats) -> Ints:
+        for value in values:
+            if int(value) not in numbers:
+                raise NetworkError(
+                    f"{where}: mgc.{of} names junction {value:g}, which mgc.junction does not have in service"
+                )
+        return np.array([numbers.index(int(value)) for value in values], np.int64)
+
+    pipe, compressor = pipe[pipe[:, 8] != 0], compressor[compressor[:, 12] != 0]
+    receipt, delivery = receipt[receipt[:, 6] != 0], delivery[delivery[:, 6] != 0]
+    if not len(receipt):
+        raise NetworkError(f"{where}: no receipt is in service, so that nothing is supplied")
+    entries = at("receipt", receipt[:, 1])
+    slack = _slack(where, junction, receipt, entries)
+    demand, share = np.zeros(len(numbers)), np.zeros(len(numbers))
+    np.add.at(demand, at("delivery", delivery[:, 1]), assumed.density * delivery[:, 4])
+    np.add.at(share, entries, receipt[:, 4])
+    if share.sum() > 0:
+        share /= share.sum()
+    else:
+        share[slack] = 1.0
+
+    pressure = assumed.slack_pressure if assumed.slack_pressure is not None else float(junction[slack, 3])
+    speed = _sound_speed(plain, where)
+    given = scalar(plain, "mgc.specific_heat_capacity_ratio")
+    p_min = np.maximum(junction[:, 1], assumed.least_pressure)
+    return Network(
+        name=name,
+        junction=[str(number) for number in numbers],
+        p_min=p_min,
+        p_max=junction[:, 2],
+        slack=slack,
+        slack_pressure=pressure,
+        demand=demand,
+        share=share,
+        arc=_names(pipe, compressor),
+        source=np.concatenate([at("pipe", pipe[:, 1]), at("compressor", compressor[:, 1])]),
+        target=np.concatenate([at("pipe", pipe[:, 2]), at("compressor", compressor[:, 2])]),
+        resistance=np.concatenate([resistance(pipe[:, 4], pipe[:, 3], pipe[:, 5], speed), np.zeros(len(compressor))]),
+        flow_min=np.concatenate([np.full(len(pipe), -np.inf), assumed.density * compressor[:, 6]]),
+        flow_max=np.concatenate([np.full(len(pipe), np.inf), assumed.density * compressor[:, 7]]),
+        compressor=len(pipe) + np.arange(len(compressor)),
+        ratio_min=compressor[:, 3],
+        ratio_max=compressor[:, 4],
+        gamma=as_number(given, f"{where}: mgc.specific_heat_capacity_ratio") if given else assumed.gamma,
+        efficiency=assumed.efficiency,
+        places=_places(junction),
+        assumptions=[
+            *assumed.words(str(numbers[slack]), pressure, int((p_min > junction[:, 1]).sum()), len(p_min)),
+            f"friction as in the file, sound speed {speed:g} m/s",
+        ],
+    )
+
+
+def _slack(where: str, junction: Floats, receipt: Floats, entries: Ints) -> int:
+    """The junction of type 1, or the first dispatchable receipt's."""
+    held = np.flatnonzero(junction[:, 4] == 1)
+    if len(held) > 1:
+        raise NetworkError(f"{where}: {len(held)} junctions are of type 1 (slack); one pressure can be held")
+    if len(held):
+        return int(held[0])
+    free = np.flatnonzero(receipt[:, 5] == 1)
+    if not len(free):
+        raise NetworkError(f"{where}: no junction is of type 1 and no receipt is dispatchable: there is no slack")
+    return int(entries[free[0]])
+
+
+def _sound_speed(plain: str, where: str) -> float:
+    """a = √(Z R T / M) in m/s, if the file does not say it outright."""
+
+    def given(name: str) -> float | None:
+        text = scalar(plain, f"mgc.{name}")
+        return None if text is None else as_number(text, f"{where}: mgc.{name}")
+
+    speed = given("sound_speed")
+    if speed is not None:
+        return speed
+    facts = {name: given(name) for name in ("compressibility_factor", "temperature", "gas_specific_gravity")}
+    for name, value in facts.items():
+        if value is None:
+            raise NetworkError(f"{where}: neither mgc.sound_speed nor mgc.{name} is there; one is needed for the speed")
+    z, temperature, gravity = (float(value or 0.0) for value in facts.values())
+    return float(np.sqrt(z * GAS_CONSTANT * temperature / (gravity * AIR)))
+
+
+def _names(pipe: Floats, compressor: Floats) -> list[str]:
+    """The arcs' numbers; with a letter before them where pipes and compressors are numbered alike."""
+    numbers = [[str(int(number)) for number in rows[:, 0]] for rows in (pipe, compressor)]
+    if set(numbers[0]) & set(numbers[1]):
+        numbers = [[letter + number for number in some] for letter, some in zip("pc", numbers, strict=True)]
+    return [*numbers[0], *numbers[1]]
+
+
+def _places(junction: Floats) -> Floats | None:
+    """Longitude and latitude, [N, 2], where the file has them."""
+    if junction.shape[1] < 10:
+        return None
+    places = junction[:, [9, 8]]
+    return places if np.isfinite(places).all() and np.ptp(places) > 0 else None

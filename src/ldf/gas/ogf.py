@@ -1,0 +1,116 @@
+"""Optimal gas flow, the paper's Model 2, as a nonlinear program, built once for all demands.
+
+    minimise    Σ μ⁻¹ |q_ij| (max{R_ij, 1}^(2(γ−1)/γ) − 1)             over compressors (i, j) ∈ C   (9)
+    subject to  Σ_j q_ij − Σ_j q_ji = q_i                              for junctions i ∈ J           (10)
+                p^l ≤ p ≤ p^u,  q^l ≤ q ≤ q^u                                                        (11)
+                R^l ≤ R ≤ R^u                                                                        (12)
+                p = p^T at the slack,  q_i = q^d_i                                                   (13)
+                R_ij² p_i² − p_j² = W_ij q_ij |q_ij|                   for compressors               (14)
+                p_i² − p_j² = W_ij q_ij |q_ij|                         for other arcs                (15)
+
+q_i is what enters at a junction: a share of the total demand, less what is withdrawn there. The balance of the slack
+follows from the others and is left out. On arcs without resistance (14) and (15) are linear in p: R_ij p_i = p_j.
+"""
+
+from __future__ import annotations
+
+import casadi
+import numpy as np
+from numpy.typing import NDArray
+
+from ..proxies.nlp import Solution
+from ..proxies.program import Expressions, Program, incidence
+from .network import Network
+from .physics import effort, loss
+
+Floats = NDArray[np.float64]
+
+TIE = 1e-5
+"""Weight of Σ (R − 1): a compressor without flow costs nothing, and is to stand still."""
+
+
+class OGF(Program):
+    """The solver of one network: demands are parameters, [N] in units of the nominal demand altogether.
+
+    A state is [R, p, q] with p in units of the slack's pressure and q in units of the nominal demand. The projection is
+    on R: with the demand it decides everything else.
+    """
+
+    controls = ("R",)
+    several = True
+    sharpness = 1e3  # more, with this tolerance, and steps become too small to be taken
+    # The barrier follows the progress made: a third of the iterations, and fewer failures than with IPOPT's default.
+    options = {"mu_strategy": "adaptive"}  # noqa: RUF012
+
+    def __init__(self, network: Network, tolerance: float = 1e-10, iterations: int = 300) -> None:
+        super().__init__(tolerance, iterations)
+        self.network, self.unit = network, network.base_flow
+        n, e, c = network.junctions, network.arcs, network.compressors
+        self.quantities = {"R": slice(0, c), "p": slice(c, c + n), "q": slice(c + n, c + n + e)}
+        self.nominal = network.demand / network.base_flow
+        p_min, p_max = network.p_min / network.base_pressure, network.p_max / network.base_pressure
+        p_min[network.slack] = p_max[network.slack] = 1.0
+        self.lower = np.concatenate([network.ratio_min, p_min, network.flow_min / network.base_flow])
+        self.upper = np.concatenate([network.ratio_max, p_max, network.flow_max / network.base_flow])
+        self.others = np.delete(np.arange(n), network.slack)
+        self._spread = self._spreading()
+
+    def _spreading(self) -> Floats:
+        """[E, N−1] the flows that carry what enters at each junction to the slack, along short ways."""
+        network = self.network
+        balance = np.zeros((network.junctions, network.arcs))
+        every = np.arange(network.arcs)
+        balance[network.source, every] += 1
+        balance[network.target, every] -= 1
+        balance = balance[self.others]
+        ease = 1 / np.maximum(network.scaled_resistance, 1e-2)
+        spread: Floats = (ease[:, None] * balance.T) @ np.linalg.inv((balance * ease) @ balance.T)
+        return spread
+
+    def starts(self, demand: Floats) -> list[Floats]:
+        """Flows that balance, and uniform ratios and pressures; of two, the first finds the better optimum."""
+        enters = (self.network.share * demand.sum() - demand)[self.others]
+        q = self._spread @ enters
+        points = []
+        for ratio, pressure in ((1.2, 1.2), (1.05, 1.2)):
+            point = [np.full(self.network.compressors, ratio), np.full(self.network.junctions, pressure), q]
+            points.append(np.clip(np.concatenate(point), self.lower, self.upper))
+        return points
+
+    def expressions(self) -> Expressions:
+        """Model 2."""
+        network, n = self.network, self.network.junctions
+        x, d = casadi.SX.sym("x", len(self.lower)), casadi.SX.sym("d", n)
+        ratio, p, q = (x[part] for part in self.quantities.values())
+        entering = casadi.DM(network.share) * casadi.sum1(d) - d
+        net = incidence(n, network.source) - incidence(n, network.target)
+        balance = (net @ q - entering)[list(self.others)]
+        inlet = p[list(network.source)]
+        compressors = list(network.compressor)
+        if compressors:
+            inlet[compressors] *= ratio
+        outlet = p[list(network.target)]
+        w = network.scaled_resistance
+        free, pipes = np.flatnonzero(w == 0).tolist(), np.flatnonzero(w > 0).tolist()
+        # Nothing out of one symbol is a row, [1, 0], to CasADi.
+        drop = casadi.vertcat(*[inlet[k] ** 2 - outlet[k] ** 2 - loss(q[k], w[k]) for k in pipes])
+        level = casadi.vertcat(*[inlet[k] - outlet[k] for k in free])
+        working = casadi.fmax(ratio, 1) if (network.ratio_min < 1).any() else ratio
+        cost = casadi.sum1(effort(working, q[compressors], network.gamma, network.efficiency)) if compressors else 0
+        rows = len(self.others) + network.arcs
+        return Expressions(
+            x=x,
+            d=d,
+            cost=casadi.SX(cost),
+            g=casadi.vertcat(balance, drop, level),
+            limits=(np.zeros(rows), np.zeros(rows)),
+            tie=TIE * casadi.sum1(ratio - 1) if compressors else None,
+        )
+
+    def prices(self, solution: Solution) -> Floats:
+        """[N] what the effort rises by, kg/s, for each kg/s more that is withdrawn at a junction."""
+        network = self.network
+        balance = np.zeros(network.junctions)
+        balance[self.others] = solution.multipliers[: len(self.others)]
+        prices: Floats = balance - network.share @ balance
+        return prices

@@ -1,0 +1,127 @@
+"""Optimal gas flow as a problem to learn: withdrawals of all junctions in, ratios, pressures and flows out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..proxies.nlp import Solution
+from ..proxies.problem import Problem, columns, named, numbered
+from ..text import write_whole
+from .constraints import LAWS, GasLaws
+from .network import BAR, Network, load
+from .ogf import OGF
+from .physics import effort
+
+Floats = NDArray[np.float64]
+
+FILE = "network.json"
+
+
+class Gas(Problem):
+    """One network. Demands are the withdrawals of all junctions, D = N; states [R, p, q].
+
+    Flows are in units of the nominal demand altogether, pressures in units of the slack's.
+    """
+
+    kind = "gas"
+    controls: Mapping[str, str] = {"R": "R"}  # never changed
+    laws: Mapping[str, str] = LAWS
+    # Weymouth's law turns the last digits of a pressure into the first ones of a flow.
+    precision = torch.float64
+    units: Mapping[str, str] = {
+        "R": "",
+        "p": "bar",
+        "q": "kg/s",
+        "prices": "kg/s per kg/s",
+        "objective": "kg/s",
+        **dict.fromkeys(LAWS, "p.u."),
+        "weymouth": "p.u.²",
+    }
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.name, self.fingerprint = network.name, network.fingerprint
+        self.assumptions = network.assumptions
+        self.model = OGF(network)
+        self.nominal, self.lower, self.upper = self.model.nominal, self.model.lower, self.model.upper
+        self.quantities: Mapping[str, slice] = self.model.quantities
+        self.loads = numbered(network.loads, network.junctions)
+
+    def __repr__(self) -> str:
+        return f"Gas({self.network})"
+
+    @classmethod
+    def open(cls, network: str) -> Gas:
+        """By name or path of a file."""
+        return cls(load(network))
+
+    @classmethod
+    def load(cls, folder: Path) -> Gas:
+        """From a folder that `save` wrote to."""
+        return cls(load(folder / FILE))
+
+    def save(self, folder: Path) -> None:
+        """The network as JSON, whatever it was read from."""
+        write_whole(folder / FILE, self.network.to_json())
+
+    def solver(self) -> OGF:
+        """Optimal gas flow in CasADi and IPOPT."""
+        return OGF(self.network)
+
+    def _laws(self, dtype: torch.dtype) -> GasLaws:
+        return GasLaws(self.network, dtype)
+
+    def objective(self, states: Tensor) -> Tensor:
+        """Σ μ⁻¹ |q| (max{R, 1}^(2(γ−1)/γ) − 1) in kg/s: [B]."""
+        ratio, q = states[:, self.quantities["R"]].clamp_min(1), states[:, self.quantities["q"]]
+        network = self.network
+        work = effort(ratio, q[:, torch.from_numpy(network.compressor)], network.gamma, network.efficiency)
+        total: Tensor = network.base_flow * work.sum(1)
+        return total
+
+    def reported(self, states: Tensor) -> dict[str, Tensor]:
+        """R, p and q, as they are predicted."""
+        return {name: states[:, part] for name, part in self.quantities.items()}
+
+    def entry(self, index: int) -> tuple[str, str, float]:
+        """The withdrawal at a junction."""
+        return f"demand at junction {self.network.junction[index]}", "kg/s", self.network.base_flow
+
+    def demands(self, table: Mapping[str, Sequence[Any]], rows: int) -> Floats:
+        """[rows, N] from columns named like junctions, or with a q before: kg/s withdrawn there."""
+        network = self.network
+
+        def key(name: str) -> int:
+            bare = name[1:].removeprefix("_") if name[:1] in ("q", "Q") else name
+            return network.position(bare if name not in network.junction and bare in network.junction else name)
+
+        found = np.tile(self.nominal, (rows, 1))
+        for junction, flow in columns(table, key).items():
+            found[:, junction] = flow / network.base_flow
+        return found
+
+    def present(self, state: Floats) -> dict[str, dict[str, float]]:
+        """Ratios by arc, pressures in bar by junction, flows in kg/s by arc."""
+        network, part = self.network, self.quantities
+        return {
+            "R": named((network.arc[k] for k in network.compressor), state[part["R"]]),
+            "p": named(network.junction, state[part["p"]] * network.base_pressure / BAR),
+            "q": named(network.arc, state[part["q"]] * network.base_flow),
+        }
+
+    def duals(self, solution: Solution) -> dict[str, dict[str, float]]:
+        """By junction: what the effort would rise by for each kg/s more that is withdrawn."""
+        return {"prices": named(self.network.junction, self.model.prices(solution))}
+
+    def draw(self, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
+        """Flows, pressures and, in red, what is violated."""
+        from .plot import draw
+
+        draw(self.network, before, after, demand, path, title)
