@@ -14,6 +14,7 @@ from ldf.power import plot
 from ldf.power.acopf import ACOPF
 from ldf.power.case import load
 from ldf.power.constraints import PowerLaws
+from ldf.proxies.plot import paths as arc_paths
 
 
 @pytest.fixture(scope="module")
@@ -177,9 +178,9 @@ def test_branches_between_the_same_buses_are_drawn_apart() -> None:
     case = load("case118_ieee")
     points = np.random.default_rng(0).normal(size=(case.buses, 2))
     pairs = [tuple(sorted(pair)) for pair in zip(case.source.tolist(), case.target.tolist(), strict=True)]
-    paths = plot._paths(case, points)
+    paths = arc_paths(points, case.source, case.target)
     twins = [i for i, pair in enumerate(pairs) if pairs.count(pair) == 2]
     assert len(twins) == 14
     assert len({tuple(np.round(paths[i][7], 9)) for i in twins}) == len(twins)
-    for pair, path in zip(pairs, paths, strict=True):
-        np.testing.assert_allclose(path[[0, -1]], points[list(pair)])
+    for first, last, path in zip(case.source, case.target, paths, strict=True):
+        np.testing.assert_allclose(path[[0, -1]], points[[first, last]])

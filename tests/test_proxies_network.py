@@ -50,7 +50,7 @@ def linear(demand: Tensor) -> Tensor:
 
 def test_a_linear_answer_is_found_exactly() -> None:
     seen, check, fresh = 3 + 0.2 * noise(120, 6), 3 + 0.2 * noise(40, 6, seed=3), 3 + noise(50, 6, seed=4)
-    proxy = build(TUNED, formula(seen, linear), formula(check, linear), seed=0, knots=(0,))
+    proxy = build(TUNED, formula(seen, linear), formula(check, linear), seed=0, linear=True)
     assert torch.allclose(proxy.base(Rows(fresh)), linear(fresh), rtol=0, atol=1e-7), "also beyond what was seen"
     assert torch.allclose(proxy.predict(Rows(fresh)), linear(fresh), rtol=0, atol=1e-7), "the network begins at nothing"
 
@@ -60,7 +60,7 @@ def test_with_a_hot_start_a_linear_answer_is_found_exactly() -> None:
         earlier = 3 + 0.2 * noise(rows, 6, seed=seed)
         return formula(earlier * (1 + 0.01 * noise(rows, 6, seed=seed + 1)), linear, earlier)
 
-    proxy = build(TUNED, pairs(200, 10), pairs(40, 20), seed=0, knots=(0,))
+    proxy = build(TUNED, pairs(200, 10), pairs(40, 20), seed=0, linear=True)
     fresh = pairs(50, 30)
     assert proxy.hot
     assert torch.allclose(proxy.base(Rows.of(fresh)), fresh.state, rtol=0, atol=1e-6)
@@ -79,10 +79,26 @@ def test_hinges_follow_an_answer_with_a_kink() -> None:
 
     training, check, fresh = line(600, 0), line(100, 1), line(300, 2)
     error = {}
-    for name, knots in {"straight": (0,), "bent": (0, 32, 128, 512)}.items():
-        base = build(TUNED, training, check, seed=0, knots=knots).base(Rows.of(fresh))
+    for name in ("straight", "bent"):
+        base = build(TUNED, training, check, seed=0, linear=name == "straight").base(Rows.of(fresh))
         error[name] = float((base - fresh.state).square().mean().sqrt())
     assert error["bent"] < error["straight"] / 10
+
+
+def test_a_quadratic_answer_is_found_exactly_where_there_are_rows_enough() -> None:
+    form = noise(6, 6, 2, seed=5)
+
+    def bowl(demand: Tensor) -> Tensor:
+        return linear(demand)[:, :2] + torch.einsum("bi,ijk,bj->bk", demand, form, demand)
+
+    def error(rows: int) -> float:
+        seen, check, fresh = (3 + 0.2 * noise(n, 6, seed=7 + n) for n in (rows, 40, 50))
+        proxy = build(TUNED, formula(seen, bowl), formula(check, bowl), seed=0)
+        assert proxy.sizes["curved"] == (6 if rows >= 42 else 0), "21 products of 6 inputs"
+        return float((proxy.base(Rows(fresh)) - bowl(fresh)).abs().max())
+
+    assert error(120) < 1e-6
+    assert error(41) > 1e-2
 
 
 def test_ridge_is_least_squares_with_a_penalty() -> None:
@@ -150,7 +166,7 @@ def test_targets_and_states_undo_each_other(data: dict[str, Dataset], mode: str,
 
 def test_the_residual_of_every_quantity_has_size_one(data: dict[str, Dataset]) -> None:
     fitted, chosen = divide(data["independent"].split()[0], 0)
-    proxy = build(TUNED, fitted, chosen, seed=0, knots=(0,))
+    proxy = build(TUNED, fitted, chosen, seed=0, linear=True)
     targets = proxy.targets(fitted.state, proxy.base(Rows.of(fitted)))
     for name, part in fitted.problem.quantities.items():
         members = (proxy.free >= part.start) & (proxy.free < part.stop)
@@ -176,7 +192,7 @@ def test_the_factor_is_the_best_between_nothing_and_all() -> None:
     training, check = (formula(3 + noise(90, 6, seed=s), linear) for s in (0, 1))
     factors = {1.0: 1.0, 2.0: 0.5, 4.0: 0.25, 0.5: 1.0, -1.0: 0.0}
     for size, expected in factors.items():
-        proxy = build(BARE, training, check, seed=0, knots=(0,)).double()
+        proxy = build(BARE, training, check, seed=0, linear=True).double()
         proxy.weights.zero_()  # all is left to the network, and what is left is linear
         rows, unit = Rows.of(training), proxy.scale.clone()
         wanted, seen = proxy.targets(training.state, proxy.base(rows)), proxy.features(rows)

@@ -31,16 +31,22 @@ Model = Literal["M", "MC", "MCD"]
 RecipeName = Literal["paper", "tuned"]
 Modes = Literal["shared", "independent", "both"]
 Recipes = Literal["paper", "tuned", "both"]
-Table = Literal["power-errors", "violations", "all"]
+Table = Literal["power-errors", "gas-errors", "violations", "all"]
 
-Case = Annotated[str, typer.Argument(help="A PGLib name such as case30_ieee, or the path of a MATPOWER .m file.")]
+Case = Annotated[
+    str,
+    typer.Argument(
+        help="power: a PGLib name such as case30_ieee, or a MATPOWER .m file. gas: 24-pipe, gaslib-40, gaslib-135, or "
+        "a MATGAS .m, GasLib .net or .zip, or .json file."
+    ),
+]
 Run = Annotated[Path, typer.Argument(help="The folder of a trained network.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; all cores by default.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Networks of each kind.")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the data; the recipe's own by default.")]
 DEMANDS = (
-    "CSV or Parquet, a row for each demand; column p5 (or 5) is MW at bus 5, q5 MVAr there. Buses left out keep their "
-    "nominal demand, and q follows p at the nominal power factor."
+    "CSV or Parquet, a row for each demand. power: column p5 (or 5) is MW at bus 5, q5 MVAr there; q follows p at the "
+    "nominal power factor. gas: column 5 (or q5) is kg/s at junction 5. What is left out keeps its nominal demand."
 )
 
 
@@ -72,7 +78,7 @@ def demo(
 
     A run that was stopped goes on where it was. Takes a few minutes on two cores.
     """
-    from .reproduce.power import Options, demonstrate
+    from .reproduce.networks import Options, demonstrate
 
     options = Options(
         cases=[case],
@@ -109,14 +115,19 @@ def solve(
             [i, a["status"], "–" if a["objective"] is None else f"{a['objective']:.2f}", a["iterations"], a["seconds"]]
             for i, a in enumerate(answers, 1)
         ]
-        typer.echo(table(["demand", "status", "objective $/h", "iterations", "seconds"], rows))
+        objective = f"objective {problem.units['objective']}"
+        typer.echo(table(["demand", "status", objective, "iterations", "seconds"], rows))
         if demands is None and answers[0]["state"]:
-            parts = {**answers[0]["state"], **{name: answers[0][name] for name in problem.units if name in answers[0]}}
+            duals = {name: answers[0][name] for name in problem.units if isinstance(answers[0].get(name), dict)}
+            parts = {**answers[0]["state"], **duals}
             spans = [
-                [f"{name} {problem.units[name]}", min(values.values()), max(values.values())]
+                [f"{name} {problem.units[name]}".rstrip(), min(values.values()), max(values.values())]
                 for name, values in parts.items()
+                if values
             ]
             typer.echo("\n" + table(["", "least", "most"], spans))
+        if problem.assumptions:
+            typer.echo("\nAssumed:\n" + "\n".join(f"- {line}" for line in problem.assumptions))
     if any(answer["status"] != "optimal" for answer in answers):
         raise typer.Exit(1)
 
@@ -289,10 +300,11 @@ def reproduce(
     workers: Workers = None,
 ) -> None:
     """Make a table of the paper again, from labels to page; goes on where it was stopped."""
-    from .reproduce.power import CASES, TABLES, Options
+    from .reproduce.networks import TABLES, Options
 
     options = Options(
-        cases=case or (CASES[:1] if quick else CASES),
+        cases=case,
+        first=quick,
         samplings=["shared", "independent"] if sampling == "both" else [sampling],
         recipes=["paper", "tuned"] if recipe == "both" else [recipe],
         samples=samples or (400 if quick else 4000),
@@ -341,4 +353,6 @@ def _solution(problem: Problem, solver: Solver, demand: Any) -> dict[str, Any]:
     }
     if found.solved:
         answer |= {"state": problem.present(found.state), **problem.duals(found), "units": dict(problem.units)}
+    if problem.assumptions:
+        answer["assumptions"] = list(problem.assumptions)
     return answer

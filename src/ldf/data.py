@@ -64,26 +64,26 @@ def locate(name: str) -> Path:
     if name not in SOURCES:
         raise DataError(f"there is no data file {name!r}; there are: {', '.join(sorted(SOURCES))}")
     source = SOURCES[name]
-    own = os.environ.get("LDF_DATA_DIR")
-    if own:
-        path = Path(own) / name
-        if path.is_file():
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
-            if found != source.sha256:
-                raise DataError(
-                    f"{path} is not the file it should be, {source.url}: its SHA-256 is {found}, not {source.sha256}"
-                )
-            return path
-    return _fetch(name, source, "" if not own else f" and not in LDF_DATA_DIR ({own})")
+    own = os.environ.get("LDF_DATA_DIR", "")
+    path = Path(own).expanduser() / name
+    if not own or not path.is_file():
+        return _fetch(name, source, f"LDF_DATA_DIR ({own or 'not set'})")
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != source.sha256:
+        raise DataError(
+            f"{path} is not the file it should be, {source.url}: its SHA-256 is {found}, not {source.sha256}"
+        )
+    return path
 
 
-def _fetch(name: str, source: Source, elsewhere: str) -> Path:
+def _fetch(name: str, source: Source, own: str) -> Path:
     """From the cache, or from its public source into the cache."""
     try:
         import pooch
     except ModuleNotFoundError as error:
         raise DataError(
-            f"{name} is not here{elsewhere}, and pooch, which would fetch it, is not either: pip install 'ldf[gas]'"
+            f"{name} is not in {own}, and pooch, which would fetch it from {source.url}, is not installed: "
+            "pip install 'ldf[gas]'"
         ) from error
     cache = Path(pooch.os_cache("ldf"))
     try:
@@ -96,7 +96,7 @@ def _fetch(name: str, source: Source, elsewhere: str) -> Path:
         )
     except Exception as error:  # pooch lets through whatever its downloader raises
         raise DataError(
-            f"{name} is neither in the cache ({cache}){elsewhere}, and could not be fetched from {source.url}: "
-            f"{' '.join(str(error).split())}"
+            f"{name} is neither in {own} nor, undamaged, in the cache ({cache}), and could not be fetched from "
+            f"{source.url}: {' '.join(str(error).split())}"
         ) from error
     return Path(found)

@@ -1,9 +1,9 @@
 """The laws of optimal gas flow in torch: satisfiability degrees σ10 … σ14 of the paper's appendix B.3.
 
-A violation degree ν is the mean of max(0, σ) or |σ| over junctions, arcs or compressors; one column holds both sides of an
-interval (see `ldf.power.constraints`). Where labels are at hand, flows are the paper's indirect ones, q^f: those that
-Weymouth's law gives for the predicted pressures and ratios. Without labels the laws are those of Model 2 on the state as
-it stands, its own flows q included: what a certificate has to say.
+A violation degree ν is the mean of max(0, σ) or |σ| over junctions, arcs or compressors; one column holds both sides of
+an interval (see `ldf.power.constraints`). Where labels are at hand, flows are the paper's indirect ones, q^f: those
+that Weymouth's law gives for the predicted pressures and ratios. Without labels the laws are those of Model 2 on the
+state as it stands, its own flows q included: what a certificate has to say.
 
 Indirect flows are ill-conditioned, ∂q^f/∂p ≈ 1/(W|q|). So σ14 is weighted by min(1, √W) on each arc, and where W|q| is
 below `CONDITION` q^f is the predicted flow itself: pressures say next to nothing about it there.
@@ -24,7 +24,7 @@ from .network import Network
 from .physics import flow, loss
 
 LAWS = {"balance": "10", "pressure": "11a", "limits": "11b", "ratio": "12", "flow": "14", "weymouth": "14, 15"}
-"""The laws by name, and their number in the paper: ν14 compares flows with labels, (14) and (15) are the model's own."""
+"""The laws by name, and their number in the paper: ν14 compares flows with labels, (14) and (15) are the model's."""
 
 CONDITION = 1e-3
 """Of W|q|, in units of base pressure and flow."""

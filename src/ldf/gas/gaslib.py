@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..proxies.source import NetworkError
 from .network import BAR, GASLIB, Assumptions, Network, resistance
@@ -18,21 +20,18 @@ Element = ElementTree.Element
 SUPPORTED = ("pipe", "shortPipe", "valve", "compressorStation")
 """Arcs that the model has; valves are open."""
 
-SCALES = {
-    "bar": BAR,
-    "barg": BAR,
-    "Pa": 1.0,
-    "m": 1.0,
-    "meter": 1.0,
-    "km": 1e3,
-    "mm": 1e-3,
-    "kg_per_m_cube": 1.0,
-    "kg_per_s": 1.0,
-    "kg_per_kmol": 1e-3,
-}
-"""Units of GasLib in SI units; flows in 1000 m³/h are at normal conditions and need the density."""
+Units = Mapping[str, float]
 
-ATMOSPHERE = 1.01325 * BAR
+PRESSURE: Units = {"bar": BAR, "barg": BAR, "Pa": 1.0}
+LENGTH: Units = {"m": 1.0, "meter": 1.0, "km": 1e3, "mm": 1e-3}
+DENSITY: Units = {"kg_per_m_cube": 1.0}
+MASS: Units = {"kg_per_kmol": 1e-3}
+TEMPERATURE: Units = {"K": 1.0, "Celsius": 1.0}
+"""Units of GasLib in Pa, m, kg/m³, kg/mol and K; flows in 1000 m³/h are at normal conditions and need the density."""
+
+ZERO = {"barg": 1.01325 * BAR, "Celsius": 273.15}
+"""Where a unit's scale begins, in Pa and K, if not at 0."""
+
 GAS_CONSTANT, COMPRESSIBILITY = 8.314, 0.8
 
 
@@ -56,11 +55,13 @@ def parse(net: bytes, scenario: bytes, name: str, where: str = "the file", assum
     The slack is the first entry. Friction is Nikuradse's for rough pipes, λ = (2 log₁₀(D/k) + 1.138)⁻².
     """
     root = _root(net, "network", where)
-    nodes, density, speed = _nodes(root, where)
+    nodes = _nodes(root, where)
+    density, speed = _gas(nodes, where)
+    flow_units = {"1000m_cube_per_hour": density / 3.6, "kg_per_s": 1.0}
     names = list(nodes)
     position = {node: i for i, node in enumerate(names)}
-    p_min = np.array([_value(node, "pressureMin", where) for node in nodes.values()])
-    p_max = np.array([_value(node, "pressureMax", where) for node in nodes.values()])
+    p_min = np.array([_value(node, "pressureMin", PRESSURE, where) for node in nodes.values()])
+    p_max = np.array([_value(node, "pressureMax", PRESSURE, where) for node in nodes.values()])
     arcs = list(_arcs(root, where))
     for arc in arcs:
         for end in ("from", "to"):
@@ -70,18 +71,17 @@ def parse(net: bytes, scenario: bytes, name: str, where: str = "the file", assum
     target = np.array([position[arc.attrib["to"]] for arc in arcs])
     compressor = np.array([k for k, arc in enumerate(arcs) if _tag(arc) == "compressorStation"], np.int64)
     for k in compressor:
-        if arcs[k].find("{*}pressureInMin") is not None:
-            p_min[source[k]] = max(p_min[source[k]], _value(arcs[k], "pressureInMin", where))
-        if arcs[k].find("{*}pressureOutMax") is not None:
-            p_max[target[k]] = min(p_max[target[k]], _value(arcs[k], "pressureOutMax", where))
-    raised = np.maximum(p_min, assumed.least_pressure)
+        first, last = source[k], target[k]
+        p_min[first] = max(p_min[first], _value(arcs[k], "pressureInMin", PRESSURE, where, -np.inf))
+        p_max[last] = min(p_max[last], _value(arcs[k], "pressureOutMax", PRESSURE, where, np.inf))
+    raised = assumed.raised(p_min, p_max, names, where)
 
     demand, supply = np.zeros(len(names)), np.zeros(len(names))
-    for node, flow in _nominations(scenario, density, where):
+    for node in _nominations(scenario, where):
         if node.get("id") not in position:
             raise NetworkError(f"{where}: its scenario names node {node.get('id')!r}, which the network does not have")
         of = supply if node.get("type") == "entry" else demand
-        of[position[node.attrib["id"]]] += assumed.density * flow
+        of[position[node.attrib["id"]]] += assumed.density * _value(node, "flow", flow_units, where)
     entries = np.flatnonzero(supply)
     if not len(entries):
         raise NetworkError(f"{where}: its scenario has no entry that supplies anything")
@@ -89,7 +89,8 @@ def parse(net: bytes, scenario: bytes, name: str, where: str = "the file", assum
     pressure = assumed.slack_pressure
     if pressure is None:
         raise NetworkError(f"{where}: GasLib holds no pressure; the assumptions must name the slack's")
-    limits = [(_flow(arc, "flowMin", density, where), _flow(arc, "flowMax", density, where)) for arc in arcs]
+    flow_min = np.array([_value(arc, "flowMin", flow_units, where, -np.inf) for arc in arcs])
+    flow_max = np.array([_value(arc, "flowMax", flow_units, where, np.inf) for arc in arcs])
     return Network(
         name=name,
         junction=names,
@@ -103,8 +104,8 @@ def parse(net: bytes, scenario: bytes, name: str, where: str = "the file", assum
         source=source,
         target=target,
         resistance=np.array([_resistance(arc, speed, where) for arc in arcs]),
-        flow_min=np.array([low for low, _ in limits]),
-        flow_max=np.array([high for _, high in limits]),
+        flow_min=assumed.density * flow_min,
+        flow_max=assumed.density * flow_max,
         compressor=compressor,
         ratio_min=np.full(len(compressor), assumed.ratio[0]),
         ratio_max=np.full(len(compressor), assumed.ratio[1]),
@@ -122,20 +123,20 @@ def parse(net: bytes, scenario: bytes, name: str, where: str = "the file", assum
 def _unpacked(path: Path) -> tuple[bytes, bytes]:
     try:
         with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
-            found = {}
-            for suffix in (".net", ".scn"):
-                names = [name for name in archive.namelist() if name.endswith(suffix)]
-                if len(names) != 1:
-                    raise NetworkError(f"{path} should hold one {suffix} file, and holds {len(names)}")
-                found[suffix] = archive.read(names[0])
-    except zipfile.BadZipFile as error:
+            found = {name: archive.read(name) for name in archive.namelist() if name.endswith((".net", ".scn"))}
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
         raise NetworkError(f"{path} is damaged or no zip file: {error}") from error
-    return found[".net"], found[".scn"]
+    texts = {suffix: [text for name, text in found.items() if name.endswith(suffix)] for suffix in (".net", ".scn")}
+    for suffix, those in texts.items():
+        if len(those) != 1:
+            raise NetworkError(f"{path} should hold one {suffix} file, and holds {len(those)}")
+    return texts[".net"][0], texts[".scn"][0]
 
 
 def _root(text: bytes, tag: str, where: str) -> Element:
-    # A network never defines entities; refusing them leaves nothing that could expand without end.
-    if b"<!ENTITY" in text or b"<!DOCTYPE" in text:
+    # A network never defines entities; refusing them leaves nothing that could expand without end. UTF-16 has zeros.
+    bare = text.replace(b"\0", b"")
+    if b"<!ENTITY" in bare or b"<!DOCTYPE" in bare:
         raise NetworkError(f"{where}: a document type or entities have no place in a GasLib file")
     try:
         root = ElementTree.fromstring(text)
@@ -150,7 +151,7 @@ def _tag(element: Element) -> str:
     return element.tag.rpartition("}")[2]
 
 
-def _value(element: Element, name: str, where: str, default: float | None = None) -> float:
+def _value(element: Element, name: str, units: Units, where: str, default: float | None = None) -> float:
     """A child's value in SI units."""
     child = element.find(f"{{*}}{name}")
     if child is None:
@@ -158,27 +159,26 @@ def _value(element: Element, name: str, where: str, default: float | None = None
             return default
         raise NetworkError(f"{where}: {element.get('id')} has no {name}")
     unit, text = child.get("unit", ""), child.get("value", "")
-    if unit not in SCALES:
-        raise NetworkError(f"{where}: {name} of {element.get('id')} is in {unit!r}; known are {', '.join(SCALES)}")
+    if unit not in units:
+        raise NetworkError(f"{where}: {name} of {element.get('id')} is in {unit!r}; known are {', '.join(units)}")
     try:
-        value = float(text) * SCALES[unit]
+        value = float(text)
     except ValueError:
-        raise NetworkError(f"{where}: {name} of {element.get('id')} is {text!r}, which is no number") from None
-    return value + ATMOSPHERE if unit == "barg" else value
+        value = np.nan
+    if np.isnan(value):
+        raise NetworkError(f"{where}: {name} of {element.get('id')} is {text!r}, which is no number")
+    return value * units[unit] + ZERO.get(unit, 0.0)
 
 
-def _flow(element: Element, name: str, density: float, where: str) -> float:
-    """A child's flow in kg/s, infinite where there is none."""
-    child = element.find(f"{{*}}{name}")
-    if child is None:
-        return -np.inf if name == "flowMin" else np.inf
-    if child.get("unit") == "1000m_cube_per_hour":
-        return float(child.get("value", "nan")) * density / 3.6
-    return _value(element, name, where)
+def _above_zero(element: Element, name: str, units: Units, where: str) -> float:
+    value = _value(element, name, units, where)
+    if not 0 < value < np.inf:
+        raise NetworkError(f"{where}: {name} of {element.get('id')} must be > 0, got {value:g} in SI units")
+    return value
 
 
-def _nodes(root: Element, where: str) -> tuple[dict[str, Element], float, float]:
-    """Nodes by name, the density at normal conditions in kg/m³, and the sound speed a = √(Z R T / M) in m/s."""
+def _nodes(root: Element, where: str) -> dict[str, Element]:
+    """Nodes by name."""
     group = root.find("{*}nodes")
     if group is None or not len(group):
         raise NetworkError(f"{where} has no nodes")
@@ -186,25 +186,31 @@ def _nodes(root: Element, where: str) -> tuple[dict[str, Element], float, float]
     for node in group:
         if _tag(node) not in ("source", "sink", "innode"):
             raise NetworkError(f"{where}: a node may be a source, a sink or an innode, not a {_tag(node)}")
-        if node.attrib.get("id", "") in nodes or "id" not in node.attrib:
-            raise NetworkError(f"{where}: node {node.get('id')!r} is there more than once, or has no name")
+        if "id" not in node.attrib:
+            raise NetworkError(f"{where}: a {_tag(node)} has no id")
+        if node.attrib["id"] in nodes:
+            raise NetworkError(f"{where}: node {node.get('id')!r} is there more than once")
         nodes[node.attrib["id"]] = node
-    sources = [node for node in group if _tag(node) == "source"]
-    if not sources:
+    return nodes
+
+
+def _gas(nodes: Mapping[str, Element], where: str) -> tuple[float, float]:
+    """The density at normal conditions in kg/m³, and the sound speed a = √(Z R T / M) in m/s."""
+    kinds = {
+        (
+            _above_zero(node, "normDensity", DENSITY, where),
+            _above_zero(node, "molarMass", MASS, where),
+            _above_zero(node, "gasTemperature", TEMPERATURE, where),
+        )
+        for node in nodes.values()
+        if _tag(node) == "source"
+    }
+    if not kinds:
         raise NetworkError(f"{where} has no source")
-    gases = {(_value(s, "normDensity", where), _value(s, "molarMass", where), _celsius(s, where)) for s in sources}
-    if len(gases) > 1:
-        raise NetworkError(f"{where}: its sources have gas of {len(gases)} kinds; one is supported")
-    density, mass, temperature = gases.pop()
-    return nodes, density, float(np.sqrt(COMPRESSIBILITY * GAS_CONSTANT * temperature / mass))
-
-
-def _celsius(source: Element, where: str) -> float:
-    """The gas's temperature in K."""
-    child = source.find("{*}gasTemperature")
-    if child is None or child.get("unit") not in ("Celsius", "K"):
-        raise NetworkError(f"{where}: {source.get('id')} has no gasTemperature in Celsius or K")
-    return float(child.get("value", "nan")) + (273.15 if child.get("unit") == "Celsius" else 0.0)
+    if len(kinds) > 1:
+        raise NetworkError(f"{where}: its sources have gas of {len(kinds)} kinds; one is supported")
+    density, mass, temperature = kinds.pop()
+    return density, float(np.sqrt(COMPRESSIBILITY * GAS_CONSTANT * temperature / mass))
 
 
 def _arcs(root: Element, where: str) -> Iterator[Element]:
@@ -217,39 +223,41 @@ def _arcs(root: Element, where: str) -> Iterator[Element]:
                 f"{where}: {arc.get('id')} is a {_tag(arc)}, which is not supported; {', '.join(SUPPORTED)} are"
             )
         if "id" not in arc.attrib:
-            raise NetworkError(f"{where}: a {_tag(arc)} has no name")
+            raise NetworkError(f"{where}: a {_tag(arc)} has no id")
         yield arc
 
 
 def _resistance(arc: Element, speed: float, where: str) -> float:
     if _tag(arc) != "pipe":
         return 0.0
-    length, diameter, roughness = (_value(arc, name, where) for name in ("length", "diameter", "roughness"))
-    if not (length > 0 and diameter > 0 and roughness > 0):
-        raise NetworkError(f"{where}: length, diameter and roughness of {arc.get('id')} must be > 0")
+    length, diameter, roughness = (
+        _above_zero(arc, name, LENGTH, where) for name in ("length", "diameter", "roughness")
+    )
     friction = (2 * np.log10(diameter / roughness) + 1.138) ** -2
     return float(resistance(length, diameter, friction, speed))
 
 
-def _nominations(scenario: bytes, density: float, where: str) -> Iterator[tuple[Element, float]]:
-    """Nodes of the first scenario with their nominal flows, kg/s."""
+def _nominations(scenario: bytes, where: str) -> Iterator[Element]:
+    """Nodes of the first scenario, each with its nominal flow."""
     root = _root(scenario, "boundaryValue", f"{where}: its scenario")
     first = root.find("{*}scenario")
     if first is None:
         raise NetworkError(f"{where}: its scenario file has no scenario")
     for node in first.findall("{*}node"):
-        flows = node.findall("{*}flow")
-        if any(flow.get("bound") != "both" for flow in flows) or len(flows) != 1:
+        if node.get("type") not in ("entry", "exit"):
+            raise NetworkError(f"{where}: its scenario has {node.get('id')} as {node.get('type')!r}, not entry or exit")
+        if [flow.get("bound") for flow in node.findall("{*}flow")] != ["both"]:
             raise NetworkError(f"{where}: its scenario leaves the flow of {node.get('id')} open; it must be given")
-        yield node, _flow(node, "flow", density, where)
+        yield node
 
 
-def _places(nodes: dict[str, Element]) -> np.ndarray | None:
-    found = [
-        (node.get("geoWGS84Long") or node.get("x"), node.get("geoWGS84Lat") or node.get("y")) for node in nodes.values()
-    ]
-    try:
-        places = np.array([[float(x or "nan"), float(y or "nan")] for x, y in found])
-    except ValueError:
-        return None
-    return places if np.isfinite(places).all() and np.ptp(places) > 0 else None
+def _places(nodes: Mapping[str, Element]) -> NDArray[np.float64] | None:
+    """[N, 2] longitude and latitude, or else x and y, if all nodes have them."""
+    for x, y in (("geoWGS84Long", "geoWGS84Lat"), ("x", "y")):
+        try:
+            places = np.array([[float(node.get(x, "nan")), float(node.get(y, "nan"))] for node in nodes.values()])
+        except ValueError:
+            continue
+        if np.isfinite(places).all() and np.ptp(places, axis=0).any():
+            return places
+    return None

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from ..proxies.source import Floats, Ints, NetworkError, as_number, scalar, table, without_comments
 from .network import Assumptions, Network, resistance
 
-COLUMNS = {"junction": 6, "pipe": 9, "compressor": 13, "receipt": 7, "delivery": 7}
-"""The tables that are read, and how many columns each has at least; there may be no compressor."""
+COLUMNS = {"junction": 6, "pipe": 9, "compressor": 13, "receipt": 7, "delivery": 7, "transfer": 7}
+"""The tables that are read, and how many columns each has at least."""
+
+OPTIONAL = ("compressor", "transfer")
+"""Those of them that may be missing or empty; nothing may be transferred nominally."""
 
 UNSUPPORTED = ("short_pipe", "resistor", "loss_resistor", "regulator", "valve", "storage", "ne_pipe", "ne_compressor")
-"""Tables of things that the model does not have; `transfer` may be there if nothing is transferred."""
+"""Tables of things that the model does not have."""
 
 GAS_CONSTANT, AIR = 8.314, 0.02896
 """J/(mol K); kg/mol."""
@@ -21,12 +26,13 @@ def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | 
     """A network from the text of a MATGAS file in SI units.
 
     The slack is the junction of type 1, or else the one with a dispatchable receipt. The other receipts keep their
-    share of what all of them inject nominally.
+    share of what all of them inject nominally. Limits of pressure are the junctions'; those of pipes and compressors,
+    and the compressors' power, are not read.
     """
     plain = without_comments(text)
     assumed = assumed or Assumptions()
     for unsupported in UNSUPPORTED:
-        if f"mgc.{unsupported} " in plain or f"mgc.{unsupported}=" in plain:
+        if _filled(plain, unsupported):
             raise NetworkError(f"{where}: mgc.{unsupported} is not supported; pipes and compressors are")
     units = (scalar(plain, "mgc.units") or "'si'").strip("'\"")
     per_unit = scalar(plain, "mgc.is_per_unit") or "0"
@@ -34,19 +40,21 @@ def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | 
         raise NetworkError(f"{where}: only files in SI units are read; mgc.units is {units!r}, is_per_unit {per_unit}")
 
     def rows(of: str) -> Floats:
-        found = table(plain, f"mgc.{of}", COLUMNS[of], where, ragged=True)
-        if found is None and of == "compressor":
+        if of in OPTIONAL and not _filled(plain, of):
             return np.zeros((0, COLUMNS[of]))
+        found = table(plain, f"mgc.{of}", COLUMNS[of], where, ragged=True)
         if found is None:
             raise NetworkError(f"{where}: no table mgc.{of}; a MATGAS network has it")
         bad = np.argwhere(np.isnan(found[:, : COLUMNS[of]]))
         if len(bad):
             raise NetworkError(f"{where}: mgc.{of} row {bad[0, 0] + 1}, column {bad[0, 1] + 1} is not a number")
+        for i, number in enumerate(found[:, 0], 1):
+            if not number.is_integer():
+                raise NetworkError(f"{where}: mgc.{of} row {i} has the id {number:g}; it must be a whole number")
         return found
 
-    junction, pipe, compressor, receipt, delivery = (rows(of) for of in COLUMNS)
-    moved = table(plain, "mgc.transfer", 5, where, ragged=True)
-    if moved is not None and moved[:, 4].any():
+    junction, pipe, compressor, receipt, delivery, transfer = (rows(of) for of in COLUMNS)
+    if ((transfer[:, 4] != 0) & (transfer[:, 6] != 0)).any():
         raise NetworkError(f"{where}: mgc.transfer has nominal flows, which are not supported")
     on = junction[:, 5] != 0
     junction = junction[on]
@@ -54,7 +62,7 @@ def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | 
 
     def at(of: str, values: Floats) -> Ints:
         for value in values:
-            if int(value) not in numbers:
+            if value not in numbers:
                 raise NetworkError(
                     f"{where}: mgc.{of} names junction {value:g}, which mgc.junction does not have in service"
                 )
@@ -75,12 +83,17 @@ def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | 
         share[slack] = 1.0
 
     pressure = assumed.slack_pressure if assumed.slack_pressure is not None else float(junction[slack, 3])
+    for column, what in ((3, "diameter"), (4, "length"), (5, "friction factor")):
+        for row in pipe:
+            if not 0 < row[column] < np.inf:
+                raise NetworkError(f"{where}: the {what} of pipe {row[0]:g} is {row[column]:g}; it must be > 0")
     speed = _sound_speed(plain, where)
     given = scalar(plain, "mgc.specific_heat_capacity_ratio")
-    p_min = np.maximum(junction[:, 1], assumed.least_pressure)
+    names = [str(number) for number in numbers]
+    p_min = assumed.raised(junction[:, 1], junction[:, 2], names, where)
     return Network(
         name=name,
-        junction=[str(number) for number in numbers],
+        junction=names,
         p_min=p_min,
         p_max=junction[:, 2],
         slack=slack,
@@ -100,7 +113,7 @@ def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | 
         efficiency=assumed.efficiency,
         places=_places(junction),
         assumptions=[
-            *assumed.words(str(numbers[slack]), pressure, int((p_min > junction[:, 1]).sum()), len(p_min)),
+            *assumed.words(names[slack], pressure, int((p_min > junction[:, 1]).sum()), len(p_min)),
             f"friction as in the file, sound speed {speed:g} m/s",
         ],
     )
@@ -124,17 +137,29 @@ def _sound_speed(plain: str, where: str) -> float:
 
     def given(name: str) -> float | None:
         text = scalar(plain, f"mgc.{name}")
-        return None if text is None else as_number(text, f"{where}: mgc.{name}")
+        if text is None:
+            return None
+        value = as_number(text, f"{where}: mgc.{name}")
+        if not 0 < value < np.inf:
+            raise NetworkError(f"{where}: mgc.{name} must be a number > 0, got {value:g}")
+        return value
 
     speed = given("sound_speed")
     if speed is not None:
         return speed
-    facts = {name: given(name) for name in ("compressibility_factor", "temperature", "gas_specific_gravity")}
-    for name, value in facts.items():
+    facts = []
+    for name in ("compressibility_factor", "temperature", "gas_specific_gravity"):
+        value = given(name)
         if value is None:
-            raise NetworkError(f"{where}: neither mgc.sound_speed nor mgc.{name} is there; one is needed for the speed")
-    z, temperature, gravity = (float(value or 0.0) for value in facts.values())
+            raise NetworkError(f"{where}: there is no mgc.sound_speed, and no mgc.{name} to compute it from")
+        facts.append(value)
+    z, temperature, gravity = facts
     return float(np.sqrt(z * GAS_CONSTANT * temperature / (gravity * AIR)))
+
+
+def _filled(plain: str, table: str) -> bool:
+    """Whether there is such a table with anything in it."""
+    return re.search(rf"mgc\.{table}\s*=\s*\[[\s;]*[^\s;\]]", plain) is not None
 
 
 def _names(pipe: Floats, compressor: Floats) -> list[str]:
@@ -146,8 +171,8 @@ def _names(pipe: Floats, compressor: Floats) -> list[str]:
 
 
 def _places(junction: Floats) -> Floats | None:
-    """Longitude and latitude, [N, 2], where the file has them."""
+    """Longitude and latitude, [N, 2], if the file has all of them; more than one 0, 0 stands for unknown places."""
     if junction.shape[1] < 10:
         return None
     places = junction[:, [9, 8]]
-    return places if np.isfinite(places).all() and np.ptp(places) > 0 else None
+    return places if np.isfinite(places).all() and (places == 0).all(1).sum() < 2 else None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +43,18 @@ class Assumptions:
     ratio: tuple[float, float] = (1.0, 5.0)
     gamma: float = 1.4
     efficiency: float = 1.0
+
+    def raised(self, p_min: Floats, p_max: Floats, names: Sequence[str], where: str) -> Floats:
+        """Lower pressure limits, none of them below the least pressure."""
+        limits: Floats = np.maximum(p_min, self.least_pressure)
+        above = np.flatnonzero((limits > p_min) & (limits > p_max))
+        if len(above):
+            i = above[0]
+            raise NetworkError(
+                f"{where}: junction {names[i]} has an upper pressure limit of {p_max[i] / BAR:g} bar, below the "
+                f"{self.least_pressure / BAR:g} bar that are assumed to be its least pressure"
+            )
+        return limits
 
     def words(self, slack: str, pressure: float, raised: int, of: int) -> list[str]:
         """What was assumed, for people: the slack held at a pressure, and so many lower limits raised."""
@@ -229,62 +242,122 @@ def parse(document: Mapping[str, Any], where: str = "the file") -> Network:
 
     An arc has its `resistance` (Pa² s²/kg²), or length, diameter (m) and friction, with the document's sound_speed
     (m/s); none of them is no resistance. `compressor`: [least, largest ratio]. Entries have their `share` of the
-    supply; without any share the slack supplies everything.
+    supply; without any share the slack supplies everything. `place`: [x, y], used if every junction has one.
     """
+    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+        raise NetworkError(f"{where} is not of the format {FORMAT}")
+    whole = _Row(document, DOCUMENT, where)
+    held = _Row(whole.given("slack"), "junction pressure", f"{where}: slack")
+    junctions, arcs = whole.rows("junctions", JUNCTION), whole.rows("arcs", ARC)
+    names = [str(row.given("id")) for row in junctions]
+    slack = _position(names, str(held.given("junction")), held.where)
+    share = np.array([row.number("share", 0.0) for row in junctions])
+    if not share.any():
+        share[slack] = 1.0
+    compressors = [k for k, row in enumerate(arcs) if "compressor" in row]
+    ratios = np.array([arcs[k].pair("compressor") for k in compressors]).reshape(-1, 2)
+    placed = all("place" in row for row in junctions)
+    assumptions = whole.given("assumptions", [])
+    if not isinstance(assumptions, list | tuple):
+        raise NetworkError(f"{where}: assumptions must be a list, got {assumptions!r}")
+    return Network(
+        name=str(whole.given("name")),
+        junction=names,
+        p_min=np.array([row.number("p_min") for row in junctions]),
+        p_max=np.array([row.number("p_max") for row in junctions]),
+        slack=slack,
+        slack_pressure=held.number("pressure"),
+        demand=np.array([row.number("demand", 0.0) for row in junctions]),
+        share=share,
+        arc=[str(row.given("id")) for row in arcs],
+        source=np.array([_position(names, str(row.given("from")), row.where) for row in arcs], np.int64),
+        target=np.array([_position(names, str(row.given("to")), row.where) for row in arcs], np.int64),
+        resistance=np.array([_resistance(row, whole) for row in arcs]),
+        flow_min=np.array([row.number("flow_min", -np.inf) for row in arcs]),
+        flow_max=np.array([row.number("flow_max", np.inf) for row in arcs]),
+        compressor=np.array(compressors, np.int64),
+        ratio_min=ratios[:, 0],
+        ratio_max=ratios[:, 1],
+        gamma=whole.number("gamma", 1.4),
+        efficiency=whole.number("efficiency", 1.0),
+        places=np.array([row.pair("place") for row in junctions]) if placed else None,
+        assumptions=[str(line) for line in assumptions],
+    )
+
+
+DOCUMENT = "format name gamma efficiency sound_speed slack assumptions junctions arcs"
+JUNCTION = "id p_min p_max demand share place"
+ARC = "id from to resistance length diameter friction flow_min flow_max compressor"
+"""What a JSON document, its junctions and its arcs may say; anything else would be misspelt."""
+
+
+class _Row:
+    """An object of a JSON document: what it says, and what is wrong with it."""
+
+    def __init__(self, values: Any, known: str, where: str) -> None:
+        if not isinstance(values, Mapping):
+            raise NetworkError(f"{where} must be an object, got {values!r}")
+        unknown = [key for key in values if key not in known.split()]
+        if unknown:
+            raise NetworkError(f"{where} has {unknown[0]!r}, which is not known; known are {', '.join(known.split())}")
+        self.values, self.where = values, where
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.values
+
+    def given(self, key: str, default: Any = None) -> Any:
+        value = self.values.get(key, default)
+        if value is None:
+            raise NetworkError(f"{self.where} has no {key}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        return _number(self.given(key, default), f"{self.where}: {key}")
+
+    def pair(self, key: str) -> list[float]:
+        value = self.given(key)
+        if not isinstance(value, list | tuple) or len(value) != 2:
+            raise NetworkError(f"{self.where}: {key} must be two numbers, got {value!r}")
+        return [_number(number, f"{self.where}: {key}") for number in value]
+
+    def rows(self, key: str, known: str) -> list[_Row]:
+        values = self.given(key)
+        if not isinstance(values, list | tuple) or not values:
+            raise NetworkError(f"{self.where}: {key} must be a list with something in it, got {values!r}")
+        ids = [row.get("id") if isinstance(row, Mapping) else None for row in values]
+        names = [f"number {i}" if name is None else name for i, name in enumerate(ids, 1)]
+        return [_Row(row, known, f"{self.where}: {key[:-1]} {name}") for row, name in zip(values, names, strict=True)]
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise NetworkError(f"{what} must be a number, got {value!r}")
     try:
-        if document["format"] != FORMAT:
-            raise NetworkError(f"{where} is not of the format {FORMAT}")
-        junctions, arcs = list(document["junctions"]), list(document["arcs"])
-        names = [str(row["id"]) for row in junctions]
-        held = document["slack"]
-        share = np.array([float(row.get("share", 0.0)) for row in junctions])
-        slack = _position(names, str(held["junction"]), f"{where}: slack")
-        if not share.any():
-            share[slack] = 1.0
-        resistances = [
-            resistance(row["length"], row["diameter"], row["friction"], document["sound_speed"])
-            if "length" in row
-            else float(row.get("resistance", 0.0))
-            for row in arcs
-        ]
-        compressors = [k for k, row in enumerate(arcs) if "compressor" in row]
-        ratios = np.array([arcs[k]["compressor"] for k in compressors], np.float64).reshape(-1, 2)
-        places = [row.get("place") for row in junctions]
-        return Network(
-            name=str(document["name"]),
-            junction=names,
-            p_min=np.array([float(row["p_min"]) for row in junctions]),
-            p_max=np.array([float(row["p_max"]) for row in junctions]),
-            slack=slack,
-            slack_pressure=float(held["pressure"]),
-            demand=np.array([float(row.get("demand", 0.0)) for row in junctions]),
-            share=share,
-            arc=[str(row["id"]) for row in arcs],
-            source=np.array([_position(names, str(row["from"]), f"{where}: arc {row['id']}") for row in arcs]),
-            target=np.array([_position(names, str(row["to"]), f"{where}: arc {row['id']}") for row in arcs]),
-            resistance=np.array(resistances),
-            flow_min=np.array([float(row.get("flow_min", -np.inf)) for row in arcs]),
-            flow_max=np.array([float(row.get("flow_max", np.inf)) for row in arcs]),
-            compressor=np.array(compressors, np.int64),
-            ratio_min=ratios[:, 0],
-            ratio_max=ratios[:, 1],
-            gamma=float(document.get("gamma", 1.4)),
-            efficiency=float(document.get("efficiency", 1.0)),
-            places=np.array(places, np.float64) if None not in places else None,
-            assumptions=[str(line) for line in document.get("assumptions", [])],
-        )
-    except NetworkError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise NetworkError(f"{where} is not a gas network: {reason}") from error
+        return float(value)
+    except OverflowError:
+        raise NetworkError(f"{what} is too large for a number") from None
+
+
+def _resistance(row: _Row, document: _Row) -> float:
+    pipe = [key for key in ("length", "diameter", "friction") if key in row]
+    if not pipe:
+        return row.number("resistance", 0.0)
+    if "resistance" in row:
+        raise NetworkError(f"{row.where} has a resistance and a {pipe[0]}; one of the two says it all")
+    facts = {key: row.number(key) for key in ("length", "diameter", "friction")}
+    for key, value in facts.items():
+        if not 0 < value < np.inf:
+            raise NetworkError(f"{row.where}: {key} must be a number > 0, got {value:g}")
+    return float(resistance(**facts, sound_speed=document.number("sound_speed")))
 
 
 def _json(path: Path) -> Network:
+    text = read_text(path)
     try:
-        return parse(json.loads(read_text(path)), str(path))
-    except json.JSONDecodeError as error:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise NetworkError(f"{path} is damaged or no JSON: {error}") from error
+    return parse(document, str(path))
 
 
 def _matgas(path: Path) -> Network:
@@ -308,33 +381,39 @@ def _position(names: Sequence[str], name: str, where: str) -> int:
 def _check(network: Network) -> None:
     """Refuse what no solver could make sense of."""
     n, where = network, network.name
+    _check_shapes(n)
     for what, names in (("junction", n.junction), ("arc", n.arc)):
-        twice = {name for name in names if list(names).count(name) > 1}
+        twice = [name for name, times in Counter(names).items() if times > 1]
         if twice:
-            raise NetworkError(f"{where}: {what} {min(twice)!r} is there more than once")
-    for what, values, of in (
-        ("lower pressure limit", n.p_min, n.junction),
-        ("upper pressure limit", n.p_max, n.junction),
-        ("demand", n.demand, n.junction),
-        ("share of the supply", n.share, n.junction),
-        ("resistance", n.resistance, n.arc),
+            raise NetworkError(f"{where}: {what} {twice[0]!r} is there more than once")
+    compressed = [n.arc[k] for k in n.compressor]
+    for what, values, of, least in (
+        ("lower pressure limit", n.p_min, n.junction, 0.0),
+        ("upper pressure limit", n.p_max, n.junction, 0.0),
+        ("demand", n.demand, n.junction, -np.inf),
+        ("share of the supply", n.share, n.junction, 0.0),
+        ("resistance", n.resistance, n.arc, 0.0),
+        ("largest ratio", n.ratio_max, compressed, 0.0),
     ):
-        bad = np.flatnonzero(~np.isfinite(values) | ((values < 0) if what != "demand" else False))
+        bad = np.flatnonzero(~(np.isfinite(values) & (values >= least)))
         if len(bad):
-            raise NetworkError(f"{where}: the {what} of {of[bad[0]]} is {values[bad[0]]:g}; it must be a number ≥ 0")
+            right = "a number" if least < 0 else "a number ≥ 0"
+            raise NetworkError(f"{where}: the {what} of {of[bad[0]]} is {values[bad[0]]:g}; it must be {right}")
     for what, low, high, of in (
         ("pressure", n.p_min, n.p_max, n.junction),
         ("flow", n.flow_min, n.flow_max, n.arc),
-        ("ratio", n.ratio_min, n.ratio_max, [n.arc[k] for k in n.compressor]),
+        ("ratio", n.ratio_min, n.ratio_max, compressed),
     ):
-        crossed = np.flatnonzero(~(low <= high))
+        crossed = np.flatnonzero(~((low <= high) & (low < np.inf) & (high > -np.inf)))
         if len(crossed):
             i = crossed[0]
             raise NetworkError(
                 f"{where}: {of[i]} has a lower {what} limit of {low[i]:g} and an upper one of {high[i]:g}"
             )
-    if not (n.ratio_min > 0).all():
-        raise NetworkError(f"{where}: a compressor's least ratio is {n.ratio_min.min():g}; it must be > 0")
+    flat = np.flatnonzero(n.ratio_min <= 0)
+    if len(flat):
+        i = flat[0]
+        raise NetworkError(f"{where}: the least ratio of {compressed[i]} is {n.ratio_min[i]:g}; it must be > 0")
     loops = np.flatnonzero(n.source == n.target)
     if len(loops):
         raise NetworkError(
@@ -350,10 +429,39 @@ def _check(network: Network) -> None:
         raise NetworkError(f"{where}: the entries' shares of the supply add up to {n.share.sum():g}, not to 1")
     if not n.demand.sum() > 0:
         raise NetworkError(f"{where}: nothing is withdrawn anywhere, so that there is nothing to transport")
-    if not n.gamma > 1 or not n.efficiency > 0:
+    if not 1 < n.gamma < np.inf or not 0 < n.efficiency < np.inf:
         raise NetworkError(f"{where}: γ must be > 1 and μ > 0, got {n.gamma:g} and {n.efficiency:g}")
     check_connected(where, n.junction, n.source, n.target, [n.slack], ("junctions", "slack junction"))
     _check_free_loops(n)
+
+
+def _check_shapes(network: Network) -> None:
+    """Refuse arrays that do not fit together, and positions of what there is not."""
+    n = network
+    if not n.arcs:
+        raise NetworkError(f"{n.name} has no arcs, so that there is nothing to transport through")
+    for what, count, of in (
+        ("junctions", n.junctions, ("p_min", "p_max", "demand", "share")),
+        ("arcs", n.arcs, ("source", "target", "resistance", "flow_min", "flow_max")),
+        ("compressors", n.compressors, ("ratio_min", "ratio_max")),
+    ):
+        for name in of:
+            shape = np.shape(getattr(n, name))
+            if shape != (count,):
+                raise NetworkError(f"{n.name}: {name} is of the shape {shape}, for {count} {what}")
+    if n.places is not None and not (n.places.shape == (n.junctions, 2) and np.isfinite(n.places).all()):
+        raise NetworkError(f"{n.name}: places must be two numbers for each of the {n.junctions} junctions, or None")
+    for name, positions, count in (
+        ("slack", [n.slack], n.junctions),
+        ("source", n.source, n.junctions),
+        ("target", n.target, n.junctions),
+        ("compressor", n.compressor, n.arcs),
+    ):
+        for position in positions:
+            if not 0 <= position < count:
+                raise NetworkError(f"{n.name}: {name} has position {position}; there are 0 to {count - 1}")
+    if (np.diff(n.compressor) <= 0).any():
+        raise NetworkError(f"{n.name}: compressors must come in the order of their arcs, at most one in each")
 
 
 def _check_free_loops(network: Network) -> None:
@@ -426,7 +534,7 @@ def _matgas_of_gaslib(file: str, name: str) -> Network:
     return parse(read_text(locate(f"gas/{file}")), name, file, assumed)
 
 
-NETWORKS = {
+NETWORKS: dict[str, Callable[[], Network]] = {
     "24-pipe": _pipes24,
     "gaslib-40": lambda: _matgas_of_gaslib("gaslib-40-E.m", "gaslib-40"),
     "gaslib-135": lambda: _matgas_of_gaslib("gaslib-135-F.m", "gaslib-135"),

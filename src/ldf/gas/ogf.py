@@ -68,7 +68,7 @@ class OGF(Program):
         return spread
 
     def starts(self, demand: Floats) -> list[Floats]:
-        """Flows that balance, and uniform ratios and pressures; of two, the first finds the better optimum."""
+        """Flows that balance, and uniform ratios and pressures."""
         enters = (self.network.share * demand.sum() - demand)[self.others]
         q = self._spread @ enters
         points = []

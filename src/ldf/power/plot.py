@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,16 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..text import write_whole
+from ..proxies import plot
+from ..proxies.plot import INK, NAMED, RED, TOLERANCE
 from .case import Case
 from .constraints import PowerLaws
 
 Floats = NDArray[np.float64]
 
-TOLERANCE = 1e-4
-"""Above this, per unit or in radians, something is violated."""
-
-RED = "#E3001B"
 BRANCHES, VOLTAGES = "viridis", "Greys"
 
 
@@ -68,13 +63,8 @@ class Violations:
 
 def violations(case: Case, state: Floats, demand: Floats) -> Violations:
     """What a state [p^g, q^g, v, θ] violates under a demand [p^d, q^d], both per unit and in radians."""
-    size = 2 * case.generators + 2 * case.buses
-    for name, given, right in (("state", state, size), ("demand", demand, 2 * case.buses)):
-        if np.shape(given) != (right,):
-            raise ValueError(f"{case.name}: a {name} has shape ({right},), got {np.shape(given)}")
-        if not np.isfinite(given).all():
-            first = int(np.flatnonzero(~np.isfinite(given))[0])
-            raise ValueError(f"{case.name}: entry {first} of the {name} is {given[first]}; every entry must be finite")
+    plot.check(case.name, "state", state, 2 * case.generators + 2 * case.buses)
+    plot.check(case.name, "demand", demand, 2 * case.buses)
     laws = PowerLaws(case, torch.float64)
     at = laws.states(torch.as_tensor(np.asarray(state), dtype=torch.float64)[None])
     demands = torch.as_tensor(np.asarray(demand), dtype=torch.float64)[None]
@@ -105,20 +95,7 @@ def violations(case: Case, state: Floats, demand: Floats) -> Violations:
 
 def layout(case: Case) -> Floats:
     """[N, 2] where to draw the buses: the network has no coordinates, so that distance is the number of branches."""
-    import networkx
-
-    graph = networkx.Graph()
-    graph.add_nodes_from(range(case.buses))
-    graph.add_edges_from(zip(case.source.tolist(), case.target.tolist(), strict=True))
-    if case.buses <= 500 and networkx.is_connected(graph):
-        places = networkx.kamada_kawai_layout(graph)
-    else:
-        places = networkx.spring_layout(graph, pos=networkx.spectral_layout(graph), seed=0)
-    points = np.array([places[bus] for bus in range(case.buses)])
-    points -= points.mean(0)
-    _, _, axes = np.linalg.svd(points, full_matrices=False)
-    turned: Floats = points @ axes.T  # the long side lies flat
-    return turned
+    return plot.layout(case.buses, case.source, case.target)
 
 
 def draw(case: Case, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
@@ -129,40 +106,24 @@ def draw(case: Case, before: Floats, after: Floats | None, demand: Floats, path:
         after: its repair; None draws the prediction alone.
         demand: [2N] per unit, active then reactive.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    states = {"prediction": before} | ({} if after is None else {"repaired": after})
-    found = {name: violations(case, state, demand) for name, state in states.items()}
+    found = {name: violations(case, state, demand) for name, state in plot.panels(before, after).items()}
     points = layout(case)
-    spans = np.ptp(points, axis=0)
-    height = 7.2 * float(np.clip(spans[1] / spans[0], 0.55, 1.0))
-    figure, grid = pyplot.subplots(
-        1, len(found), figsize=(7.6 * len(found) + 1.2, height + 1.6), squeeze=False, layout="constrained"
-    )
+    figure, grid = plot.canvas(len(found), points)
     shades = Normalize(0, 100), Normalize(0, 1)
-    for axes, (name, seen) in zip(grid[0], found.items(), strict=True):
+    for axes, (name, seen) in zip(grid, found.items(), strict=True):
         _panel(axes, case, points, seen, list(found.values()), shades)
-        plural = "violation" if seen.count == 1 else "violations"
-        axes.set_title(f"{name}: {seen.count} {plural}, largest balance {seen.balance.max():.2g} p.u.", fontsize=12)
-    last = grid[0][-1]
+        axes.set_title(plot.heading(name, seen.count, f"{seen.balance.max():.2g} p.u."), fontsize=12)
+    last = grid[-1]
     bar = figure.colorbar(ScalarMappable(shades[0], BRANCHES), ax=last, extend="max", shrink=0.8, pad=0.01, aspect=30)
     bar.set_label("branch: apparent power in % of its limit")
     bar.set_ticks([0, 25, 50, 75, 100], labels=["0", "25", "50", "75", "100+"])
     bar = figure.colorbar(ScalarMappable(shades[1], VOLTAGES), ax=last, shrink=0.8, pad=0.02, aspect=30)
     bar.set_label("bus: voltage between its limits")
     bar.set_ticks([0, 1], labels=["lower", "upper"])
-    _legend(figure)
-    if title:
-        figure.suptitle(title, fontsize=14)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    pyplot.close(figure)
-    write_whole(path, buffer.getvalue())
+    plot.finish(figure, _keys(), 4, title, path)
 
 
 def _panel(
@@ -170,98 +131,49 @@ def _panel(
 ) -> None:
     """One network; marks are as large as the violation is beside the largest in `every` panel."""
     from matplotlib import colormaps
-    from matplotlib.collections import LineCollection
-    from matplotlib.colors import to_rgba
 
     thick = float(np.clip(20 / np.sqrt(case.buses), 1.2, 3.0))
     dot = float(np.clip(8000 / case.buses, 22, 190))
+    thermal = plot.share(seen.thermal, [v.thermal for v in every])
+    angle = plot.share(seen.angle, [v.angle for v in every])
+    voltage = plot.share(seen.voltage, [v.voltage for v in every])
+    balance = plot.share(seen.balance, [v.balance for v in every])
+    dispatch = plot.share(seen.dispatch(case), [v.dispatch(case) for v in every])
 
-    def share(amount: Floats, largest: float) -> Floats:
-        """In (0, 1] where violated, 0 elsewhere; the root keeps small ones visible."""
-        ratio: Floats = np.where(amount > TOLERANCE, np.sqrt(amount / max(largest, TOLERANCE)), 0.0)
-        return ratio
-
-    thermal = share(seen.thermal, max(v.thermal.max(initial=0) for v in every))
-    angle = share(seen.angle, max(v.angle.max(initial=0) for v in every))
-    voltage = share(seen.voltage, max(v.voltage.max() for v in every))
-    balance = share(seen.balance, max(v.balance.max() for v in every))
-    dispatch = share(seen.dispatch(case), max(v.dispatch(case).max() for v in every))
-
-    paths = _paths(case, points)
+    runs = plot.paths(points, case.source, case.target)
     halo = np.maximum(thermal, angle)
-    hit = np.flatnonzero(halo)
-    axes.add_collection(
-        LineCollection([paths[i] for i in hit], colors=RED, linewidths=thick * (1.8 + 2.5 * halo[hit]), zorder=1)
-    )
+    plot.halos(axes, runs, halo, thick * (1.8 + 2.5 * halo))
     colours = colormaps[BRANCHES](shades[0](np.nan_to_num(seen.loading)))
     colours[np.isnan(seen.loading)] = (0.72, 0.72, 0.72, 1.0)
-    axes.add_collection(LineCollection(paths, colors=colours, linewidths=thick, zorder=2, capstyle="round"))
+    plot.lines(axes, runs, colours, thick, 2)
 
-    fills = colormaps[VOLTAGES](shades[1](seen.level))
-    fills[voltage > 0] = to_rgba(RED)
     generators = np.isin(np.arange(case.buses), case.at)
     loads = np.isin(np.arange(case.buses), case.loads) & ~generators
-    for marker, which, size in (("s", generators, 1.15), ("o", loads, 1.0), ("o", ~generators & ~loads, 0.4)):
-        axes.scatter(
-            *points[which].T, s=dot * size * (1 + 1.2 * voltage[which]), c=fills[which], marker=marker,
-            edgecolors="#222222", linewidths=0.8, zorder=4,
-        )  # fmt: skip
-    for marker, marks, most in (("s", dispatch, 2.0), ("o", balance, 6.0)):
-        hit = np.flatnonzero(marks)
-        start = 2.2 if marker == "s" else 1.3
-        axes.scatter(
-            *points[hit].T, s=dot * (start + most * marks[hit]), facecolors="none", edgecolors=RED, marker=marker,
-            linewidths=1.8 if marker == "s" else 1.1, zorder=5,
-        )  # fmt: skip
-    if case.buses <= 60:
+    sizes = dot * np.select([generators, loads], [1.15, 1.0], 0.4)
+    fills = colormaps[VOLTAGES](shades[1](seen.level))
+    fills = plot.dots(axes, points, {"s": generators, "o": ~generators}, sizes, fills, voltage)
+    plot.rings(axes, points, dispatch, dot * (2.2 + 2.0 * dispatch), "s", 1.8)
+    plot.rings(axes, points, balance, dot * (1.3 + 6.0 * balance))
+    if case.buses <= NAMED:
         dark = (fills[:, :3] @ np.array([0.299, 0.587, 0.114])) < 0.55
         for i, number in enumerate(case.bus):
             if generators[i] or loads[i]:
                 axes.annotate(
                     str(number), points[i], ha="center", va="center", fontsize=7, zorder=6,
-                    color="white" if dark[i] else "#222222",
+                    color="white" if dark[i] else INK,
                 )  # fmt: skip
-    axes.set_aspect("equal")
-    axes.margins(0.06)
     axes.autoscale_view()
-    axes.axis("off")
 
 
-def _paths(case: Case, points: Floats) -> list[Floats]:
-    """The line of each branch; branches between the same two buses are bent apart."""
-    pairs = [tuple(sorted(pair)) for pair in zip(case.source.tolist(), case.target.tolist(), strict=True)]
-    along = np.linspace(0, 1, 15)[:, None]
-    of, drawn = Counter(pairs), Counter[tuple[int, ...]]()
-    paths = []
-    for pair in pairs:
-        first, last = points[pair[0]], points[pair[1]]
-        bow = 0.3 * (drawn[pair] - (of[pair] - 1) / 2) * np.array([first[1] - last[1], last[0] - first[0]])
-        drawn[pair] += 1
-        paths.append(first + along * (last - first) + 2 * along * (1 - along) * bow)
-    return paths
-
-
-def _legend(figure: Any) -> None:
-    from matplotlib.lines import Line2D
-
-    def mark(label: str, marker: str, face: str, edge: str, size: float = 9) -> Any:
-        return Line2D([], [], linestyle="", marker=marker, mfc=face, mec=edge, markersize=size, label=label)
-
-    keys = [
-        mark("generator", "s", "#BBBBBB", "#222222"),
-        mark("load", "o", "#BBBBBB", "#222222"),
-        mark("neither", "o", "#BBBBBB", "#222222", 5),
-        Line2D([], [], color="#B8B8B8", linewidth=2.5, label="no limit"),
-        mark("power balance", "o", "none", RED, 12),
-        mark("voltage limit", "o", RED, "#222222"),
-        mark("generator limit", "s", "none", RED, 12),
-        Line2D([], [], color=RED, linewidth=6, label="branch limit"),
+def _keys() -> list[Any]:
+    """The legend."""
+    return [
+        plot.mark("generator", "s", "#BBBBBB"),
+        plot.mark("load", "o", "#BBBBBB"),
+        plot.mark("neither", "o", "#BBBBBB", size=5),
+        plot.stroke("no limit", "#B8B8B8", 2.5),
+        plot.mark("power balance", "o", "none", RED, 12),
+        plot.mark("voltage limit", "o", RED),
+        plot.mark("generator limit", "s", "none", RED, 12),
+        plot.stroke("branch limit", RED, 6),
     ]
-    figure.legend(
-        handles=keys,
-        loc="outside lower center",
-        ncols=4,
-        frameon=False,
-        fontsize=10,
-        title="red: violated; the larger, the more",
-    )

@@ -34,3 +34,15 @@ def load_problem(kind: str, folder: Path) -> Problem:
     """The problem that `Problem.save` wrote to a folder."""
     problem: Problem = _kind(kind, f"{folder}: ").load(folder)
     return problem
+
+
+def kind_of(case: str) -> str:
+    """Which kind of network a name or a file is; a MATLAB file says so itself, any other name is of a power network."""
+    from ..gas.network import NETWORKS
+
+    path = Path(case)
+    if case in NETWORKS or path.suffix.lower() in (".net", ".zip", ".json"):
+        return "gas"
+    if path.suffix.lower() == ".m" and path.is_file() and "mgc." in path.read_text(errors="replace"):
+        return "gas"
+    return "power"

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from ..text import Progress, write_whole
 from .nlp import Solution
 from .problem import Floats, Problem, Solver
+from .program import distinct
 from .sampling import Sampling
 
 FORMAT = "ldf-dataset-1"
@@ -25,6 +26,8 @@ HOPELESS = 200
 """After so many draws without a single solution labelling stops."""
 ANCHORS = 21
 """Solutions of the nominal demand times so many factors, as warm starts."""
+BRANCHES = 4
+"""Local optima of an anchor to start from, at most."""
 
 
 class DatasetError(ValueError):
@@ -55,25 +58,40 @@ class Labeller:
         self.problem, self.origin = problem, origin
         self.solver: Solver = problem.solver()
         sampling = origin.sampling
-        factors = np.linspace(sampling.low, sampling.high, ANCHORS)
-        solved = [(f, self.solver.solve(problem.nominal * f)) for f in factors]
-        self.anchors = {float(f): solution for f, solution in solved if solution.solved}
+        self.factors = np.linspace(sampling.low, sampling.high, ANCHORS)
+        self.anchors = [distinct(self.solver.optima(problem.nominal * f)) for f in self.factors]
+        if self.solver.several:
+            self._follow(range(1, ANCHORS), -1)
+            self._follow(range(ANCHORS - 2, -1, -1), +1)
+
+    def _follow(self, order: range, back: int) -> None:
+        """Follow every optimum of an anchor to the next one: an optimum found once is known wherever it exists."""
+        for i in order:
+            demand = self.problem.nominal * self.factors[i]
+            carried = [self.solver.solve(demand, known) for known in self.anchors[i + back]]
+            self.anchors[i] = distinct([*self.anchors[i], *carried])[:BRANCHES]
 
     def solve(self, demand: Floats, start: Solution | None = None) -> Solution:
-        """The optimum, from a solution at hand or the nearest anchor; cold where that leads nowhere.
+        """The optimum, from a solution at hand or else the nearest anchor; cold where that leads nowhere.
 
-        Where there may be several local optima, always cold as well: the better one counts.
+        Where there may be several local optima, from all that the nearest anchor has; if it has more than one, cold as
+        well. The cheapest counts.
         """
-        if start is None and self.anchors:
+        starts = [] if start is None else [start]
+        if self.solver.several or not starts:
             total = float(np.abs(demand).sum() / max(np.abs(self.problem.nominal).sum(), 1e-12))
-            start = self.anchors[min(self.anchors, key=lambda factor: abs(factor - total))]
-        warm = self.solver.solve(demand, start) if start is not None else None
-        if warm is not None and warm.status in ("optimal", "infeasible") and not self.solver.several:
-            return warm
-        cold = self.solver.solve(demand)
-        if warm is not None and warm.solved and not (cold.solved and cold.objective < warm.objective):
-            return warm
-        return cold
+            known = [i for i, anchor in enumerate(self.anchors) if anchor]
+            if known:
+                starts += self.anchors[min(known, key=lambda i: abs(self.factors[i] - total))]
+        found = [self.solver.solve(demand, each) for each in starts]
+        if self.solver.several and len(starts) > 1:
+            found += self.solver.optima(demand)
+        best = distinct(found)
+        if best:
+            return best[0]
+        if found and found[-1].status == "infeasible" and not self.solver.several:
+            return found[-1]
+        return self.solver.solve(demand)
 
     def shard(self, number: int) -> pa.Table:
         """The solved draws of a shard as a table; how many failed, and why, is in its metadata."""

@@ -3,8 +3,9 @@
     state = base(d) + s ∘ z(d)
 
 The base is fitted in closed form and in double precision: the linear answer, bent along the direction in which demands
-vary most. The network predicts only what the base leaves over, z, scaled by quantity to size one. In the paper's recipe
-the base is zero and s is one: the network predicts the state itself, per unit.
+vary most or, where there are rows enough for it, a quadratic one. The network predicts only what the base leaves over,
+z, scaled by quantity to size one. In the paper's recipe the base is zero and s is one: the network predicts the state
+itself, per unit.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PENALTIES = (1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
 KNOTS = (0, 32, 128, 512, 1024)
 """Numbers of hinges to choose from."""
 ROWS_PER_KNOT = 2
-"""Rows there must be for each hinge: with fewer the base would pass through the training rows."""
+"""Rows there must be for each hinge or product: with fewer the base would pass through the training rows."""
 NEGLIGIBLE = 1e-4
 """Principal components with a standard deviation below this share of the largest are left out."""
 CONSTANT = 1e-7
@@ -71,7 +72,8 @@ class Proxy(nn.Module):
         self.architecture, self.hot, self.sizes = architecture, hot, dict(sizes)
         double = torch.float64
         n, features, states, demand = sizes["inputs"], sizes["features"], sizes["states"], sizes["demand"]
-        rows = 1 + features + sizes["knots"] if architecture.skip else 0
+        curved = sizes["curved"]
+        rows = 1 + features + sizes["knots"] + curved * (curved + 1) // 2 if architecture.skip else 0
         for name, shape in (
             ("mean", [n]),
             ("rotation", [n, features]),
@@ -119,7 +121,8 @@ class Proxy(nn.Module):
         return base
 
     def _design(self, rows: Rows) -> Tensor:
-        return design(self.features(rows), (rows.demand - self.centre) @ self.direction, self.knots)
+        along = (rows.demand - self.centre) @ self.direction
+        return design(self.features(rows), along, self.knots, self.sizes["curved"])
 
     def states(self, z: Tensor, base: Tensor) -> Tensor:
         """base + s ∘ z in the columns that are not pinned: [B, S]."""
@@ -181,19 +184,28 @@ class Rows:
         return [Rows(self.demand[part], self.earlier_demand[part], self.earlier_state[part]) for part in parts]
 
 
-def design(features: Tensor, along: Tensor, knots: Tensor) -> Tensor:
-    """[B, 1 + F + K]: a constant, the features, and hinges max(0, u − k) along one direction u [B]."""
+def design(features: Tensor, along: Tensor, knots: Tensor, curved: int) -> Tensor:
+    """[B, 1 + F + K + P]: a constant, the features, hinges max(0, u − k) along one direction u [B], and products.
+
+    Products are of any two of the first `curved` features, squares included.
+    """
     ones = torch.ones(len(features), 1, dtype=features.dtype)
-    return torch.cat([ones, features, (along[:, None] - knots).clamp_min(0)], 1)
+    first, second = torch.triu_indices(curved, curved)
+    return torch.cat(
+        [ones, features, (along[:, None] - knots).clamp_min(0), features[:, first] * features[:, second]], 1
+    )
 
 
-def build(
-    architecture: Architecture, training: Dataset, validation: Dataset, seed: int, knots: Sequence[int] = KNOTS
-) -> Proxy:
-    """A network with its base fitted and its weights drawn; penalty and hinges are chosen on the validation rows."""
+def build(architecture: Architecture, training: Dataset, validation: Dataset, seed: int, linear: bool = False) -> Proxy:
+    """A network with its base fitted and its weights drawn; how the base bends is chosen on the validation rows.
+
+    Args:
+        linear: a base that does not bend.
+    """
     problem, rows = training.problem, Rows.of(training)
     inputs = rows.inputs(training.hot)
-    fitted = _fitted(training, validation, inputs, knots) if architecture.skip else _raw(training, inputs)
+    fitted = _fitted(training, validation, inputs, linear) if architecture.skip else _raw(training, inputs)
+    curved = fitted.pop("curved").numel()
     fitted |= {"lower": torch.from_numpy(problem.lower), "upper": torch.from_numpy(problem.upper)}
     sizes = {
         "inputs": inputs.shape[1],
@@ -201,6 +213,7 @@ def build(
         "states": training.state.shape[1],
         "demand": training.demand.shape[1],
         "knots": len(fitted["knots"]),
+        "curved": curved,
         "free": len(fitted["free"]),
     }
     with torch.random.fork_rng(devices=[]):
@@ -221,6 +234,7 @@ def _raw(training: Dataset, inputs: Tensor) -> dict[str, Tensor]:
         "direction": torch.zeros(training.demand.shape[1], dtype=torch.float64),
         "centre": torch.zeros(training.demand.shape[1], dtype=torch.float64),
         "knots": torch.zeros(0, dtype=torch.float64),
+        "curved": torch.zeros(0),
         "weights": torch.zeros(0, states, dtype=torch.float64),
         "offset": torch.zeros(states, dtype=torch.float64),
         "free": torch.arange(states),
@@ -228,7 +242,7 @@ def _raw(training: Dataset, inputs: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _fitted(training: Dataset, validation: Dataset, inputs: Tensor, counts: Sequence[int]) -> dict[str, Tensor]:
+def _fitted(training: Dataset, validation: Dataset, inputs: Tensor, linear: bool) -> dict[str, Tensor]:
     """Principal components, the ridge fit, and the scale of what it leaves over."""
     mean, rotation = components(inputs)
     centre = training.demand.mean(0)
@@ -247,19 +261,21 @@ def _fitted(training: Dataset, validation: Dataset, inputs: Tensor, counts: Sequ
 
     (features, along), (check, check_along) = see(training), see(validation)
     wanted, check_wanted = aims(training), aims(validation)
-    best: tuple[float, Tensor, Tensor] | None = None
-    for count in counts:
-        if count > len(training) // ROWS_PER_KNOT:
-            continue
+    most, width = len(training) // ROWS_PER_KNOT, features.shape[1]
+    shapes = [(count, 0) for count in KNOTS if count <= most]
+    if width * (width + 1) // 2 <= most:
+        shapes.append((0, width))
+    best: tuple[float, Tensor, int, Tensor] | None = None
+    for count, curved in shapes[:1] if linear else shapes:
         knots = torch.quantile(along, torch.linspace(0, 1, count + 2, dtype=torch.float64)[1:-1])
-        seen, seen_check = design(features, along, knots), design(check, check_along, knots)
+        seen, seen_check = design(features, along, knots, curved), design(check, check_along, knots, curved)
         for weights in ridge(seen, wanted, PENALTIES):
             score = float((seen_check @ weights - check_wanted).square().mean())
             if best is None or score < 0.99 * best[0]:
-                best = score, knots, weights
+                best = score, knots, curved, weights
     assert best is not None
-    _, knots, chosen = best
-    left = wanted - design(features, along, knots) @ chosen
+    _, knots, curved, chosen = best
+    left = wanted - design(features, along, knots, curved) @ chosen
     offset = state_mean.clone()
     if training.hot:
         offset[free] = 0.0
@@ -271,6 +287,7 @@ def _fitted(training: Dataset, validation: Dataset, inputs: Tensor, counts: Sequ
         "direction": direction,
         "centre": centre,
         "knots": knots,
+        "curved": torch.zeros(curved),
         "weights": weights,
         "offset": offset,
         "free": free,

@@ -30,6 +30,9 @@ class Solver(Protocol):
     def solve(self, demand: Floats | None = None, start: Solution | None = None) -> Solution:
         """The optimal state for a demand [D], cold or warm-started."""
 
+    def optima(self, demand: Floats) -> list[Solution]:
+        """Local optima for a demand [D], the cheapest first; if there is none, how the search ended."""
+
     def project(self, demand: Floats, prediction: Floats) -> Solution:
         """The feasible state nearest to a prediction [S] in the controls; its objective is the squared distance."""
 

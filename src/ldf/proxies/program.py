@@ -16,6 +16,9 @@ from .nlp import NLP, Solution
 
 Floats = NDArray[np.float64]
 
+APART = 1e-3
+"""States that differ by more than this, per unit, are different optima of the same demand."""
+
 
 @dataclass(frozen=True)
 class Expressions:
@@ -49,7 +52,7 @@ class Program(ABC):
     unit: float = 1.0
     """By which the model's cost is multiplied to have the objective that is reported: its cost is of size one."""
     several: bool = False
-    """Whether there may be more than one local optimum, so that one start is not enough for a label."""
+    """Whether there may be more than one local optimum, so that one start is not enough."""
     sharpness: float = 1e6
     """By which the projection's distance is multiplied: at an active bound the barrier keeps off by about
     √(tolerance / 2·sharpness)."""
@@ -64,7 +67,7 @@ class Program(ABC):
 
     @abstractmethod
     def starts(self, demand: Floats) -> list[Floats]:
-        """Where to begin without a warm start, [S] each; the next is tried where one leads nowhere."""
+        """Where to begin without a warm start, [S] each."""
 
     @cached_property
     def model(self) -> Expressions:
@@ -92,12 +95,15 @@ class Program(ABC):
     def solve(self, demand: Floats | None = None, start: Solution | None = None) -> Solution:
         """The cheapest state for a demand, cold or warm-started at another demand's solution."""
         demand = self.nominal if demand is None else demand
-        found = None
-        for begin in [start] if start is not None else self.starts(demand):
-            found = self._optimum.solve(demand, begin)
-            if found.solved:
-                break
-        assert found is not None
+        return self.optima(demand)[0] if start is None else self._solve(demand, start)
+
+    def optima(self, demand: Floats) -> list[Solution]:
+        """The local optima that a cold start leads to, the cheapest first; if to none, how the last one ended."""
+        found = [self._solve(demand, start) for start in self.starts(demand)]
+        return distinct(found) or found[-1:]
+
+    def _solve(self, demand: Floats, start: Floats | Solution) -> Solution:
+        found = self._optimum.solve(demand, start)
         cost = found.objective if self.model.tie is None else float(self._cost(found.state))
         return replace(found, objective=self.unit * cost)
 
@@ -106,6 +112,15 @@ class Program(ABC):
         aim = np.concatenate([prediction[self.quantities[name]] for name in self.controls])
         found = self._projection.solve(np.concatenate([demand, aim]), np.clip(prediction, self.lower, self.upper))
         return replace(found, objective=found.objective / self.sharpness)
+
+
+def distinct(solutions: Sequence[Solution]) -> list[Solution]:
+    """Those that are optima, each once, the cheapest first."""
+    kept: list[Solution] = []
+    for found in sorted((s for s in solutions if s.solved), key=lambda s: s.objective):
+        if all(np.abs(found.state - other.state).max() > APART for other in kept):
+            kept.append(found)
+    return kept
 
 
 def incidence(rows: int, at: NDArray[np.int64]) -> casadi.DM:

@@ -50,7 +50,7 @@ def scalar(plain: str, name: str) -> str | None:
 
 
 def table(plain: str, name: str, least: int, where: str, ragged: bool = False) -> Floats | None:
-    """The rows of `name = [ … ]`, [rows, columns], NaN where there is text in quotes; None where there is no such table.
+    """The rows of `name = [ … ]`, [rows, columns], NaN where there is text in quotes; None without such a table.
 
     Args:
         plain: text without comments.

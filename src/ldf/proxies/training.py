@@ -137,7 +137,8 @@ class Trained:
                 f"{folder}: the model was trained on another network than {problem.name} as it is now"
             )
         network, history = facts.pop("network"), History(facts.pop("history"))
-        proxy = Proxy(Architecture(**network["architecture"]), network["hot"], network["sizes"])
+        sizes = {"curved": 0, **network["sizes"]}  # runs from before there were curved bases have none
+        proxy = Proxy(Architecture(**network["architecture"]), network["hot"], sizes)
         parts: dict[str, dict[str, Tensor]] = {"proxy": {}, "range": {}, "memory": {}}
         for name, value in tensors.items():
             group, _, rest = name.partition(".")
@@ -313,7 +314,7 @@ def baselines(data: Dataset, seed: int = 0) -> dict[str, Baseline]:
     training, _ = data.split()
     fitted, chosen = divide(training, seed)
     centre = training.state.mean(0)
-    linear = build(Architecture(1, 1, skip=True, bounded=False), fitted, chosen, seed, knots=(0,))
+    linear = build(Architecture(1, 1, skip=True, bounded=False), fitted, chosen, seed, linear=True)
     found: dict[str, Baseline] = {
         "mean": lambda rows: centre.expand_as(rows.state),
         "linear": lambda rows: linear.base(Rows.of(rows)),
