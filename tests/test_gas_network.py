@@ -232,14 +232,14 @@ def test_matgas_and_gaslib_files_hold_the_same_network(name: str) -> None:
     np.testing.assert_array_equal(theirs.source, ours.source)
     np.testing.assert_array_equal(theirs.target, ours.target)
     np.testing.assert_array_equal(theirs.compressor, ours.compressor)
-    for what, rtol in {
-        "p_min": 0.0,
-        "p_max": 1e-9,
-        "demand": 3e-6,
-        "share": 1e-6,
-        "ratio_min": 0.0,
-        "ratio_max": 0.0,
-    }.items():
+    for what, rtol in (
+        ("p_min", 0),
+        ("p_max", 1e-9),
+        ("demand", 3e-6),
+        ("share", 1e-6),
+        ("ratio_min", 0),
+        ("ratio_max", 0),
+    ):
         np.testing.assert_allclose(getattr(theirs, what), getattr(ours, what), rtol=rtol, err_msg=what)
     for what in ("slack", "slack_pressure", "gamma", "efficiency"):
         assert getattr(theirs, what) == getattr(ours, what), what
@@ -340,7 +340,7 @@ def test_networks_by_name_are_those_of_the_paper() -> None:
 def test_the_resistance_of_a_pipe_by_hand() -> None:
     # 10 km, 0.5 m, λ 0.01, 400 m/s: A = π/16 m², w = 10,000 · 0.01 · 160,000 / (0.5 · π²/256) Pa² s²/kg²
     assert resistance(10e3, 0.5, 0.01, 400.0) == pytest.approx(32e6 * 256 / math.pi**2, rel=1e-14)
-    # Weymouth: 100 kg/s through it, from 50 bar, arrive at 40.8 bar: 50² − 8.3e8·10⁴/10¹⁰ = 50² − 830 bar².
+    # Weymouth: 100 kg/s through it lower the squared pressure by w · 10⁴ Pa² = 830 bar², from 50 bar to 40.9.
     drop = resistance(10e3, 0.5, 0.01, 400.0) * 100.0**2 / BAR**2
     assert math.sqrt(50**2 - drop) == pytest.approx(40.87, abs=0.01)
     np.testing.assert_allclose(resistance(np.array([1.0, 2.0]), 1.0, 1.0, 1.0), [16 / np.pi**2, 32 / np.pi**2])
@@ -658,7 +658,7 @@ def test_short_pipes_and_valves_are_arcs_without_resistance(tag: str) -> None:
     assert (network.arcs, network.compressors) == (2, 0)
     assert network.resistance[1] == 0
     assert list(network.arc) == ["long", "station"]
-    np.testing.assert_allclose(network.p_max, 8101325), "limits of a compressor station are its own"
+    np.testing.assert_allclose(network.p_max, 8101325, err_msg="only a compressor station has limits of pressure")
     assert "valves are open" in network.assumptions[-2]
 
 
@@ -700,7 +700,7 @@ def test_only_the_first_scenario_counts() -> None:
 def test_gaslib_is_drawn_by_longitude_and_latitude_or_else_by_x_and_y() -> None:
     np.testing.assert_array_equal(gaslib().places, [[6.0, 50.5], [7.0, 51.0], [8.5, 51.5]])
     plane = [[1, 2], [3, 4], [5, 7]]
-    np.testing.assert_array_equal(gaslib(NET.replace('geoWGS84Long="7.0" ', "")).places, plane), "never a mixture"
+    np.testing.assert_array_equal(gaslib(NET.replace('geoWGS84Long="7.0" ', "")).places, plane, "never a mixture")
     np.testing.assert_array_equal(gaslib(NET.replace('Long="7.0"', 'Long="east"')).places, plane)
     assert gaslib(re.sub(r' (geoWGS84Long|x)="[^"]*"', "", NET)).places is None
 
@@ -724,6 +724,7 @@ WRONG_NET = {
     ),
     "a resistor": (station_as("resistor"), "station is a resistor, which is not supported"),
     "no XML": ("mgc = 1", "three.net is damaged or no XML: "),
+    "an unknown encoding": (NET.replace("UTF-8", "morse"), "three.net is damaged or no XML: unknown encoding: morse"),
     "half of it": (NET[:900], "three.net is damaged or no XML: "),
     "another root": (SCN, "expected GasLib's <network>, got <boundaryValue>"),
     "a document type": (NET.replace("<network", DOCTYPE), "a document type or entities have no place in a GasLib file"),
@@ -989,6 +990,12 @@ def test_json_leaves_out_what_there_is_not() -> None:
     assert (network.gamma, network.efficiency, network.compressors) == (1.4, 1.0, 0)
     assert network.places is None
     assert list(network.arc) == ["2", "3"], "numbers may be names"
+
+
+@pytest.mark.parametrize("values", [{"diameter": 1e-200}, {"length": 1e300, "diameter": 1e-4}])
+def test_a_resistance_out_of_range_is_refused(values: dict[str, float]) -> None:
+    with pytest.raises(NetworkError, match="three: the resistance of 10 is inf; it must be a number ≥ 0"):
+        parse(document("arcs", 0, **values))
 
 
 def test_places_are_used_if_every_junction_has_one() -> None:

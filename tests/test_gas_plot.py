@@ -360,7 +360,7 @@ def test_widths_and_areas_grow_with_flows_and_loads(solved: tuple) -> None:
     assert 0 < scale.area(0) < scale.area(10) < scale.area(scale.load) == scale.dot
     p = state[part["p"]] * network.base_pressure / BAR
     np.testing.assert_allclose(scale.bar, [max(p.min(), network.p_min.min() / BAR), p.max()])
-    assert [plot._round(value) for value in (0.013, 1, 4.99, 163, 1000)] == [0.01, 1, 2, 100, 1000]
+    assert [plot._round(value) for value in (0.013, 1, 4.99, 163, np.nextafter(1000, 0))] == [0.01, 1, 2, 100, 1000]
 
 
 @pytest.mark.filterwarnings("error")
@@ -438,7 +438,6 @@ def test_draw_takes_networks_of_gaslib(name: str, figures: list, tmp_path: Path)
     points = plot.layout(network)
     distance = np.linalg.norm(points[:, None] - points[None], axis=2) + np.eye(network.junctions) * 1e9
     assert distance.min() > 0.015 * np.ptp(points, axis=0).max()
-    if name == "gaslib-40":  # a map: north is up
-        north, _, north_west = np.corrcoef(points.T, network.places.T)[[1, 0, 1], [3, 2, 2]]
-        assert north > 0.95
-        assert north_west < north
+    if name != "gaslib-135":  # its file knows less than half of the places
+        east, north = (np.corrcoef(points[:, i], network.places[:, i])[0, 1] for i in (0, 1))
+        assert min(east, north) > 0.97  # north is up

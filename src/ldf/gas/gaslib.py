@@ -140,7 +140,7 @@ def _root(text: bytes, tag: str, where: str) -> Element:
         raise NetworkError(f"{where}: a document type or entities have no place in a GasLib file")
     try:
         root = ElementTree.fromstring(text)
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: an encoding that there is not
         raise NetworkError(f"{where} is damaged or no XML: {error}") from error
     if _tag(root) != tag:
         raise NetworkError(f"{where}: expected GasLib's <{tag}>, got <{_tag(root)}>")

@@ -216,8 +216,10 @@ class Network:
 
 def resistance(length: Any, diameter: Any, friction: Any, sound_speed: Any) -> Any:
     """w = L λ a² / (D A²) of a pipe with A = πD²/4, Pa² s²/kg²; length and diameter in m, sound speed in m/s."""
-    area = np.pi * diameter**2 / 4
-    return length * friction * sound_speed**2 / (diameter * area**2)
+    diameter, sound_speed = np.float64(diameter), np.float64(sound_speed)
+    with np.errstate(all="ignore"):  # numbers that are out of range end as infinite ones, and a network refuses these
+        area = np.pi * diameter**2 / 4
+        return length * friction * sound_speed**2 / (diameter * area**2)
 
 
 def load(network: str | Path) -> Network:

@@ -42,7 +42,7 @@ class OGF(Program):
     # The barrier follows the progress made: a third of the iterations, and fewer failures than with IPOPT's default.
     options = {"mu_strategy": "adaptive"}  # noqa: RUF012
 
-    def __init__(self, network: Network, tolerance: float = 1e-10, iterations: int = 300) -> None:
+    def __init__(self, network: Network, tolerance: float = 1e-10, iterations: int = 150) -> None:
         super().__init__(tolerance, iterations)
         self.network, self.unit = network, network.base_flow
         n, e, c = network.junctions, network.arcs, network.compressors

@@ -328,6 +328,6 @@ def _keys(scale: _Scale) -> list[Any]:
 
 
 def _round(value: float) -> float:
-    """The largest of …, 1, 2, 5, 10, … that is not above."""
+    """The largest of …, 1, 2, 5, 10, … that is not above, but for the last digits."""
     power = 10.0 ** np.floor(np.log10(value))
-    return float(max(step * power for step in (1, 2, 5) if step * power <= value))
+    return float(max(step * power for step in (1, 2, 5) if step * power <= value * (1 + 1e-9)))
