@@ -116,7 +116,7 @@ def own() -> Solved:
     return solve(small(), 2)
 
 
-HELD: dict[str, Solved] = {}
+HELD: dict[str, Solved | DataError] = {}
 
 
 def solved(name: str) -> Solved:
@@ -124,9 +124,12 @@ def solved(name: str) -> Solved:
     if name not in HELD:
         try:
             HELD[name] = solve(load(name), 3)
-        except DataError as error:
-            pytest.skip(f"no data: {error}")
-    return HELD[name]
+        except DataError as error:  # looked for once only: it may take a while
+            HELD[name] = error
+    found = HELD[name]
+    if isinstance(found, DataError):
+        pytest.skip(f"no data: {found}")
+    return found
 
 
 def q_of(drop: float, w: float) -> float:
@@ -657,13 +660,13 @@ def test_predictions_under_the_laws_come_to_keep_them(own: Solved) -> None:
     y = disturbed(own).requires_grad_()
     optimiser = torch.optim.Adam([y], lr=1e-3)
     totals = []
-    for _ in range(150):
+    for _ in range(100):
         optimiser.zero_grad()
         total = sum(law.violation(law.sigma(y, batch)).square().mean() for law in laws)
         total.backward()
         optimiser.step()
         totals.append(float(total.detach()))
-    assert totals[-1] < 0.05 * totals[0]
+    assert totals[-1] < 0.1 * totals[0]
 
 
 # ---------------------------------------------------------------- for people

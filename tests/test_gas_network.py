@@ -501,6 +501,7 @@ def test_the_slack_of_matgas_is_the_junction_of_type_1() -> None:
 def test_the_slack_of_matgas_is_else_the_first_dispatchable_receipt() -> None:
     text = change("junction", 1, {4: 0})
     assert matgas(text).slack == 0
+    assert matgas(change("receipt", 2, {5: 1}, text)).slack == 0
     text = change("receipt", 1, {5: 0}, text)
     with pytest.raises(NetworkError, match="no junction is of type 1 and no receipt is dispatchable"):
         matgas(text)

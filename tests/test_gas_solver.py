@@ -226,6 +226,22 @@ def test_gaslib_135_has_the_pressures_and_flows_of_newtons_method() -> None:
     check(solver, solver.nominal, solver.solve(), steady, 1e-6)
 
 
+def test_a_load_may_turn_into_an_entry(pipes: OGF) -> None:
+    demand = pipes.nominal.copy()
+    demand[5] *= -1
+    found = pipes.solve(demand)
+    check(pipes, demand, found, tree)
+    assert parts(pipes, found.state)[2].min() < -1
+
+
+def test_where_nothing_is_withdrawn_nothing_flows(pipes: OGF) -> None:
+    found = pipes.solve(0 * pipes.nominal)
+    check(pipes, 0 * pipes.nominal, found, tree)
+    # The tie weighs 1e-5: with a tolerance of 1e-10 a ratio is known to 1e-5.
+    np.testing.assert_allclose(found.state[:5], 1, atol=1e-4)
+    assert found.objective == pytest.approx(0, abs=1e-6)
+
+
 @st.composite
 def trees(draw):
     """A tree of a few junctions with arcs either way; the first arc has a compressor."""
@@ -413,6 +429,45 @@ def test_a_compressor_that_may_also_reduce_the_pressure_raises_it_where_it_must(
     assert reducing.solved
     assert reducing.objective == pytest.approx(common.objective, rel=1e-7)
     np.testing.assert_allclose(reducing.state, common.state, atol=1e-7)
+
+
+@pytest.mark.parametrize("most", [1.5, 3.0])
+def test_a_compressor_without_flow_stands_still(most: float) -> None:
+    arcs = {"1": ("A", "B", 1e9, {"compressor": [1, 2]}), "2": ("B", "C", 1e9, {"compressor": [1, most]})}
+    solver = OGF(network({"A": {}, "B": {"demand": 100.0, "p_min": 60e5}, "C": {}}, arcs))
+    ratio, p, q = parts(solver, solver.solve().state)
+    assert ratio[1] == pytest.approx(1, abs=1e-4)
+    assert q[1] == pytest.approx(0, abs=1e-9)
+    assert p[2] == pytest.approx(60e5, rel=1e-4)
+
+
+@pytest.mark.parametrize("w", [0.5, 2.0, 10.0])
+def test_of_two_local_optima_the_cheaper_one_is_found(w: float) -> None:
+    """Two compressors side by side: both work, or one does and gas flows back through the other."""
+    unit, least, d = (P0 / 100.0) ** 2, 1.2, 100.0
+    arcs = {str(k): ("A", "B", unit * value, {"compressor": [1, 2]}) for k, value in enumerate((0.02, w), 1)}
+    solver = OGF(network({"A": {}, "B": {"demand": d, "p_min": least * P0}}, arcs))
+    # In units of P0 and d, by the second ratio: its flow, the first flow, the first ratio.
+    second = np.linspace(1, 1.8, 80_001)
+    back = np.sign(second - least) * np.sqrt(np.abs(second**2 - least**2) / w)
+    first = np.sqrt(np.maximum(least**2 + 0.02 * (1 - back) * np.abs(1 - back), 1))
+    costs = d * (np.abs(1 - back) * (first**ALPHA - 1) + np.abs(back) * (second**ALPHA - 1))
+    padded = np.concatenate([[np.inf], costs, [np.inf]])
+    lows = np.flatnonzero((costs < padded[:-2]) & (costs <= padded[2:]))
+    assert len(lows) == 2
+
+    found = solver.solve()
+    best = lows[costs[lows].argmin()]
+    np.testing.assert_allclose(parts(solver, found.state)[0], [first[best], second[best]], atol=1e-4)
+    assert found.objective == pytest.approx(costs[best], rel=1e-6)
+    # From near the other one the solver ends there: one start is not enough.
+    assert solver.several
+    other = lows[costs[lows].argmax()]
+    start = np.array([first[other], second[other], 1, least, 1 - back[other], back[other]])
+    there = solver._optimum.solve(solver.nominal, start)
+    assert there.solved
+    np.testing.assert_allclose(there.state, start, atol=1e-4)
+    assert costs[other] > 1.2 * costs[best]
 
 
 # ---------------------------------------------------------------- optimality
