@@ -61,7 +61,7 @@ class GasLaws(Laws):
         w = network.scaled_resistance
         self.resistance = self.number(w)
         self.pipes = self.number(w > 0).bool()
-        self.safe = self.number(np.where(w > 0, w, 1.0))
+        self.safe = self.number(np.where(w > 0, w, 1.0))  # to divide by
         self.weight = self.number(np.where(w > 0, np.minimum(1, np.sqrt(w)), 1.0))
         p_min, p_max = network.p_min / network.base_pressure, network.p_max / network.base_pressure
         p_min[network.slack] = p_max[network.slack] = 1.0
@@ -75,9 +75,8 @@ class GasLaws(Laws):
         boost = p.new_ones(len(p), self.arcs).index_copy(1, self.compressor, ratio)
         inlet, outlet = boost * p.index_select(1, self.source), p.index_select(1, self.target)
         told = self.pipes & (self.resistance * q.detach().abs() > CONDITION)
-        # Where pressures do not tell the flow, the drop is replaced before the root, or its slope would still count.
-        drop = torch.where(told, inlet * inlet - outlet * outlet, self.safe)
-        return States(ratio, p, q, inlet, outlet, torch.where(told, flow(drop, self.safe), q))
+        indirect = flow(inlet * inlet - outlet * outlet, self.safe)
+        return States(ratio, p, q, inlet, outlet, torch.where(told, indirect, q))
 
     def balance(self, q: Tensor, demands: Tensor) -> Tensor:
         """σ10 = Σ_j q_ij − Σ_j q_ji − q_i with q_i = share_i Σ d − d_i: [B, N]."""

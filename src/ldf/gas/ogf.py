@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from ..proxies.nlp import Solution
 from ..proxies.program import Expressions, Program, incidence
 from .network import Network
-from .physics import effort, loss
+from .physics import effort, loss, size
 
 Floats = NDArray[np.float64]
 
 TIE = 1e-5
-"""Weight of Σ (R − 1): a compressor without flow costs nothing, and is to stand still."""
+"""Weight of Σ |R − 1|: a compressor without flow costs nothing, and is to stand still."""
 
 
 class OGF(Program):
@@ -92,19 +92,28 @@ class OGF(Program):
         outlet = p[list(network.target)]
         w = network.scaled_resistance
         free, pipes = np.flatnonzero(w == 0).tolist(), np.flatnonzero(w > 0).tolist()
-        # Nothing out of one symbol is a row, [1, 0], to CasADi.
-        drop = casadi.vertcat(*[inlet[k] ** 2 - outlet[k] ** 2 - loss(q[k], w[k]) for k in pipes])
-        level = casadi.vertcat(*[inlet[k] - outlet[k] for k in free])
-        working = casadi.fmax(ratio, 1) if (network.ratio_min < 1).any() else ratio
-        cost = casadi.sum1(effort(working, q[compressors], network.gamma, network.efficiency)) if compressors else 0
+        # Nothing out of one symbol is a row, [1, 0], to CasADi: hence the shapes.
+        drop = casadi.reshape((inlet**2 - outlet**2 - loss(q, casadi.DM(w)))[pipes], len(pipes), 1)
+        level = casadi.reshape((inlet - outlet)[free], len(free), 1)
+        through = casadi.reshape(q[compressors], len(compressors), 1)
+
+        def spent(working: casadi.SX) -> casadi.SX:
+            total: casadi.SX = casadi.sum1(effort(working, through, network.gamma, network.efficiency))
+            return total
+
+        cost = spent(casadi.fmax(ratio, 1))
+        if (network.ratio_min >= 1).all():  # then R itself will do for max{R, 1}, and R − 1 for |R − 1|
+            smooth, idle = spent(ratio), ratio - 1
+        else:
+            smooth, idle = cost, size(ratio - 1)
         rows = len(self.others) + network.arcs
         return Expressions(
             x=x,
             d=d,
-            cost=casadi.SX(cost),
+            cost=casadi.densify(cost),
             g=casadi.vertcat(balance, drop, level),
             limits=(np.zeros(rows), np.zeros(rows)),
-            tie=TIE * casadi.sum1(ratio - 1) if compressors else None,
+            stand_in=casadi.densify(smooth + TIE * casadi.sum1(idle)),
         )
 
     def prices(self, solution: Solution) -> Floats:

@@ -103,7 +103,7 @@ class Gas(Problem):
             return network.position(bare if name not in network.junction and bare in network.junction else name)
 
         found = np.tile(self.nominal, (rows, 1))
-        for junction, flow in columns(table, key).items():
+        for junction, flow in columns(table, rows, key).items():
             found[:, junction] = flow / network.base_flow
         return found
 

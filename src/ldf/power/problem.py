@@ -107,7 +107,7 @@ class Power(Problem):
             return match[1] or "p", case.position(int(match[2]))
 
         found = np.tile(self.nominal, (rows, 1))
-        given = columns(table, key)
+        given = columns(table, rows, key)
         for (kind, bus), power in given.items():
             found[:, bus if kind == "p" else n + bus] = power / case.base
             if kind == "p" and ("q", bus) not in given and case.pd[bus]:

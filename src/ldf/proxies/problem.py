@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -136,16 +137,25 @@ def named(names: Iterable[Any], values: Floats) -> dict[str, float]:
 Key = TypeVar("Key", bound=Hashable)
 
 
-def columns(table: Mapping[str, Sequence[Any]], key: Callable[[str], Key]) -> dict[Key, Floats]:
-    """The columns of a user's table by what they are the demand of, as `key` reads it from a column's name."""
+def columns(table: Mapping[str, Sequence[Any]], rows: int, key: Callable[[str], Key]) -> dict[Key, Floats]:
+    """The columns of a user's table by what they are the demand of, as `key` reads it from a column's name: [rows]."""
     found: dict[Key, Floats] = {}
     names: dict[Key, str] = {}
     for name, column in table.items():
         of = key(str(name).strip())
         if of in names:
             raise ValueError(f"columns {names[of]!r} and {name!r} are the same demand")
-        names[of], found[of] = name, np.asarray(column, np.float64)
+        if len(column) != rows:
+            raise ValueError(f"column {name!r} has {len(column)} rows, not {rows}")
+        names[of], found[of] = name, np.array([_number(value) for value in column])
         bad = np.flatnonzero(~np.isfinite(found[of]))
         if len(bad):
             raise ValueError(f"column {name!r}, row {bad[0] + 1}: {column[bad[0]]!r} is not a number")
     return found
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan

@@ -33,8 +33,8 @@ class Expressions:
     """[m]"""
     limits: tuple[Floats, Floats]
     """Lower and upper of g; equal where it is an equality."""
-    tie: casadi.SX | None = None
-    """Added to the cost to make the optimum unique, and not part of the objective that is reported."""
+    stand_in: casadi.SX | None = None
+    """What is minimised in place of the cost: smooth, and with one optimum where the cost has many."""
 
 
 class Program(ABC):
@@ -77,7 +77,7 @@ class Program(ABC):
     @cached_property
     def _optimum(self) -> NLP:
         m = self.model
-        f = m.cost if m.tie is None else m.cost + m.tie
+        f = m.cost if m.stand_in is None else m.stand_in
         return NLP(m.x, m.d, f, m.g, (self.lower, self.upper), m.limits, *self.settings)
 
     @cached_property
@@ -104,7 +104,7 @@ class Program(ABC):
 
     def _solve(self, demand: Floats, start: Floats | Solution) -> Solution:
         found = self._optimum.solve(demand, start)
-        cost = found.objective if self.model.tie is None else float(self._cost(found.state))
+        cost = found.objective if self.model.stand_in is None else float(self._cost(found.state))
         return replace(found, objective=self.unit * cost)
 
     def project(self, demand: Floats, prediction: Floats) -> Solution:
