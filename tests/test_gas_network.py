@@ -10,14 +10,15 @@ import zipfile
 from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
-from pipes import DOCUMENT, MATGAS, NET, SCN, add, change, document, gaslib, matgas, three, without
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipelines import DOCUMENT, MATGAS, NET, SCN, add, change, document, gaslib, matgas, three, without
 
 from ldf.data import DataError, locate
+from ldf.gas.gaslib import read as read_gaslib
 from ldf.gas.matgas import UNSUPPORTED
 from ldf.gas.network import BAR, GASLIB, NETWORKS, PSI, Assumptions, Network, load, parse, resistance
 from ldf.proxies.source import NetworkError
@@ -223,7 +224,7 @@ def test_gaslib_networks_say_what_was_assumed(name: str) -> None:
 def both(name: str) -> tuple[Network, Network]:
     """A network as MATGAS has it, and as GasLib's XML has it."""
     data(FILES[name][0])
-    return load(name), load(data(FILES[name][1]))
+    return load(name), read_gaslib(data(FILES[name][1]), GASLIB)
 
 
 @pytest.mark.parametrize("name", SIZES)

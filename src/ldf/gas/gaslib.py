@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proxies.source import NetworkError
-from .network import BAR, GASLIB, Assumptions, Network, resistance
+from .network import BAR, HELD, Assumptions, Network, resistance
 
 Element = ElementTree.Element
 
@@ -35,7 +35,7 @@ ZERO = {"barg": 1.01325 * BAR, "Celsius": 273.15}
 GAS_CONSTANT, COMPRESSIBILITY = 8.314, 0.8
 
 
-def read(path: Path, assumed: Assumptions = GASLIB) -> Network:
+def read(path: Path, assumed: Assumptions = HELD) -> Network:
     """A network from a .net file with a .scn file of the same name beside it, or from a .zip that holds one of each."""
     if not path.is_file():
         raise NetworkError(f"there is no file {path}")
@@ -49,7 +49,7 @@ def read(path: Path, assumed: Assumptions = GASLIB) -> Network:
     return parse(net, scenario, path.stem, str(path), assumed)
 
 
-def parse(net: bytes, scenario: bytes, name: str, where: str = "the file", assumed: Assumptions = GASLIB) -> Network:
+def parse(net: bytes, scenario: bytes, name: str, where: str = "the file", assumed: Assumptions = HELD) -> Network:
     """A network from the texts of a .net and a .scn file.
 
     The slack is the first entry. Friction is Nikuradse's for rough pipes, λ = (2 log₁₀(D/k) + 1.138)⁻².

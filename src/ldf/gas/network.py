@@ -74,8 +74,11 @@ class Assumptions:
         ]
 
 
-GASLIB = Assumptions(slack_pressure=50 * BAR, least_pressure=40 * BAR)
-"""With GasLib's own limit of 1 bar hardly anything has to be compressed."""
+HELD = Assumptions(slack_pressure=50 * BAR)
+"""For GasLib's XML files, which hold no pressure."""
+
+GASLIB = replace(HELD, least_pressure=40 * BAR)
+"""For gaslib-40 and gaslib-135: with their own limit of 1 bar hardly anything has to be compressed."""
 
 
 @dataclass(frozen=True, eq=False)

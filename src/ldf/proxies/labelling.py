@@ -26,7 +26,9 @@ HOPELESS = 200
 """After so many draws without a single solution labelling stops."""
 ANCHORS = 21
 """Solutions of the nominal demand times so many factors, as warm starts."""
-BRANCHES = 4
+FINE = 81
+"""Where there may be several local optima: close enough together to follow each of them from one to the next."""
+BRANCHES = 6
 """Local optima of an anchor to start from, at most."""
 
 
@@ -58,11 +60,12 @@ class Labeller:
         self.problem, self.origin = problem, origin
         self.solver: Solver = problem.solver()
         sampling = origin.sampling
-        self.factors = np.linspace(sampling.low, sampling.high, ANCHORS)
+        count = FINE if self.solver.several else ANCHORS
+        self.factors = np.linspace(sampling.low, sampling.high, count)
         self.anchors = [distinct(self.solver.optima(problem.nominal * f)) for f in self.factors]
         if self.solver.several:
-            self._follow(range(1, ANCHORS), -1)
-            self._follow(range(ANCHORS - 2, -1, -1), +1)
+            self._follow(range(1, count), -1)
+            self._follow(range(count - 2, -1, -1), +1)
 
     def _follow(self, order: range, back: int) -> None:
         """Follow every optimum of an anchor to the next one: an optimum found once is known wherever it exists."""
@@ -74,17 +77,18 @@ class Labeller:
     def solve(self, demand: Floats, start: Solution | None = None) -> Solution:
         """The optimum, from a solution at hand or else the nearest anchor; cold where that leads nowhere.
 
-        Where there may be several local optima, from all that the nearest anchor has; if it has more than one, cold as
-        well. The cheapest counts.
+        Where there may be several local optima, from all that the two nearest anchors have; if one of them has more
+        than one, cold as well. The cheapest counts.
         """
         starts = [] if start is None else [start]
+        near: list[list[Solution]] = []
         if self.solver.several or not starts:
             total = float(np.abs(demand).sum() / max(np.abs(self.problem.nominal).sum(), 1e-12))
-            known = [i for i, anchor in enumerate(self.anchors) if anchor]
-            if known:
-                starts += self.anchors[min(known, key=lambda i: abs(self.factors[i] - total))]
+            order = np.argsort(np.abs(self.factors - total), kind="stable")
+            near = [self.anchors[i] for i in order if self.anchors[i]][: 2 if self.solver.several else 1]
+            starts += [known for anchor in near for known in anchor]
         found = [self.solver.solve(demand, each) for each in starts]
-        if self.solver.several and len(starts) > 1:
+        if any(len(anchor) > 1 for anchor in near):
             found += self.solver.optima(demand)
         best = distinct(found)
         if best:
