@@ -1,6 +1,6 @@
 """A network of three buses as a MATPOWER file, to be changed row by row."""
 
-import re
+from helpers import changed
 
 from ldf.power.case import Case, parse
 
@@ -31,13 +31,7 @@ mpc.branch = [
 
 def change(table: str, row: int, values: dict[int, object], text: str = TEXT) -> str:
     """The text with other values in some columns, counted from 0, of a table's row, counted from 1."""
-    head, body, tail = re.split(rf"(?<=mpc\.{table} = \[\n)(.*?)(?=\];)", text, maxsplit=1, flags=re.DOTALL)
-    lines = body.splitlines()
-    cells = lines[row - 1].partition(";")[0].split()
-    for column, value in values.items():
-        cells[column] = str(value)
-    lines[row - 1] = "    " + "  ".join(cells) + ";"
-    return head + "\n".join(lines) + "\n" + tail
+    return changed(text, f"mpc.{table}", row, values)
 
 
 def add(table: str, row: str, text: str = TEXT) -> str:

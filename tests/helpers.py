@@ -5,7 +5,9 @@ A problem min f(x) subject to σ(x) ≤ 0 or = 0 is a model that ignores its inp
 
 from __future__ import annotations
 
+import re
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -151,3 +153,23 @@ def kill_after_checkpoint(file: Path, delay: float, script: str, *arguments: str
     if child.poll() is None:
         child.send_signal(signal.SIGKILL)
     return child.wait() == -signal.SIGKILL
+
+
+def changed(text: str, table: str, row: int, values: dict[int, object]) -> str:
+    """A MATLAB file with other values in some columns, counted from 0, of a table's row, counted from 1."""
+    head, body, tail = re.split(rf"(?<={re.escape(table)} = \[\n)(.*?)(?=\];)", text, maxsplit=1, flags=re.DOTALL)
+    lines = body.splitlines()
+    cells = lines[row - 1].partition(";")[0].split()
+    for column, value in values.items():
+        cells[column] = str(value)
+    lines[row - 1] = "    " + "  ".join(cells) + ";"
+    return head + "\n".join(lines) + "\n" + tail
+
+
+def size_of(png: Path) -> tuple[int, int]:
+    """Width and height of a whole picture."""
+    content = png.read_bytes()
+    assert content.startswith(b"\x89PNG\r\n\x1a\n")
+    assert content.endswith(b"IEND\xaeB`\x82")
+    width, height = struct.unpack(">II", content[16:24])
+    return width, height

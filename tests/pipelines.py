@@ -9,6 +9,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from helpers import changed
+
 from ldf.gas import gaslib as xml
 from ldf.gas import matgas as matlab
 from ldf.gas.network import GASLIB, Assumptions, Network, parse
@@ -143,13 +145,7 @@ def three(**changes: Any) -> Network:
 
 def change(table: str, row: int, values: dict[int, object], text: str = MATGAS) -> str:
     """The MATGAS text with other values in some columns, counted from 0, of a table's row, counted from 1."""
-    head, body, tail = re.split(rf"(?<=mgc\.{table} = \[\n)(.*?)(?=\];)", text, maxsplit=1, flags=re.DOTALL)
-    lines = body.splitlines()
-    cells = lines[row - 1].partition(";")[0].split()
-    for column, value in values.items():
-        cells[column] = str(value)
-    lines[row - 1] = "    " + "  ".join(cells) + ";"
-    return head + "\n".join(lines) + "\n" + tail
+    return changed(text, f"mgc.{table}", row, values)
 
 
 def add(table: str, row: str, text: str = MATGAS) -> str:

@@ -2,11 +2,11 @@
 
 import dataclasses
 import math
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import size_of
 
 pytest.importorskip("casadi")
 
@@ -92,25 +92,6 @@ def compare(network: Network, state: np.ndarray, demand: np.ndarray) -> plot.Vio
         np.testing.assert_allclose(found, values, rtol=1e-9, atol=1e-10 + smoothed, err_msg=name)
     assert seen.count == sum(value > plot.TOLERANCE for values in expected.values() for value in values)
     return seen
-
-
-def size(png: Path) -> tuple[int, int]:
-    content = png.read_bytes()
-    assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    assert content.endswith(b"IEND\xaeB`\x82")
-    width, height = struct.unpack(">II", content[16:24])
-    return width, height
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list:
-    """Every figure that is drawn."""
-    from matplotlib import pyplot
-
-    found: list = []
-    close = pyplot.close
-    monkeypatch.setattr(pyplot, "close", lambda figure: (found.append(figure), close(figure)))
-    return found
 
 
 def reds(axes) -> dict[str, int]:
@@ -297,7 +278,7 @@ def test_draw_shows_prediction_and_repair(solved: tuple, figures: list, tmp_path
         ["1", "6", "8", "12", "13", "18", "19", "24", "25"]
     )
     plot.draw(network, bad, None, demand, tmp_path / "one.png")
-    two, one = size(tmp_path / "two.png"), size(tmp_path / "one.png")
+    two, one = size_of(tmp_path / "two.png"), size_of(tmp_path / "one.png")
     assert two[0] > 1500 > one[0] > 800
     assert two[1] == one[1] > 600
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.png", "two.png"]
@@ -380,7 +361,7 @@ def test_draw_takes_the_smallest_network_and_any_state_of_it(state: list[float],
         network = parse(document)
         for demand in (network.demand / network.base_flow, np.zeros(2)):
             plot.draw(network, np.array(state, float), np.ones(3), demand, tmp_path / "two.png")
-            assert min(size(tmp_path / "two.png")) > 500
+            assert min(size_of(tmp_path / "two.png")) > 500
 
 
 @pytest.mark.filterwarnings("error")
@@ -431,7 +412,7 @@ def test_draw_takes_networks_of_gaslib(name: str, figures: list, tmp_path: Path)
     start = solver.starts(solver.nominal)[0]
     compare(network, start, solver.nominal)
     plot.draw(network, start, None, solver.nominal, tmp_path / "network.png", network.name)
-    assert min(size(tmp_path / "network.png")) > 500
+    assert min(size_of(tmp_path / "network.png")) > 500
     axes = figures[0].axes[0]
     assert reds(axes) == counts(plot.violations(network, start, solver.nominal))
     assert bool(axes.texts) == (network.junctions <= shared.NAMED)

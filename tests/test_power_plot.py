@@ -1,12 +1,12 @@
 """Pictures of networks, and the violations that they show."""
 
 import dataclasses
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers import size_of
 
 pytest.importorskip("casadi")
 
@@ -22,24 +22,6 @@ def solved() -> tuple:
     case = load("case30_ieee")
     model = ACOPF(case)
     return case, model, model.solve().state
-
-
-def size(png: Path) -> tuple[int, int]:
-    content = png.read_bytes()
-    assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    width, height = struct.unpack(">II", content[16:24])
-    return width, height
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list:
-    """Every figure that is drawn."""
-    from matplotlib import pyplot
-
-    found: list = []
-    close = pyplot.close
-    monkeypatch.setattr(pyplot, "close", lambda figure: (found.append(figure), close(figure)))
-    return found
 
 
 def reds(axes, kind: str) -> int:
@@ -148,7 +130,7 @@ def test_draw_shows_prediction_and_repair(solved: tuple, figures: list, tmp_path
     assert reds(left, "line") == (seen.thermal > plot.TOLERANCE).sum() > 0
     assert [reds(right, kind) for kind in ("ring", "square", "bus", "line")] == [0, 0, 0, 1]
     plot.draw(case, bad, None, model.nominal, tmp_path / "one.png")
-    two, one = size(tmp_path / "two.png"), size(tmp_path / "one.png")
+    two, one = size_of(tmp_path / "two.png"), size_of(tmp_path / "one.png")
     assert two[0] > 1500 > one[0] > 800
     assert two[1] == one[1] > 600
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.png", "two.png"]
@@ -160,7 +142,7 @@ def test_draw_takes_networks_of_all_sizes(name: str, tmp_path: Path) -> None:
     case = load(name)
     model = ACOPF(case)
     plot.draw(case, model.flat, None, model.nominal, tmp_path / "network.png")
-    assert min(size(tmp_path / "network.png")) > 500
+    assert min(size_of(tmp_path / "network.png")) > 500
 
 
 def test_layout_is_the_same_each_time_and_keeps_buses_apart(solved: tuple) -> None:

@@ -46,13 +46,8 @@ class Gas(Problem):
     }
 
     def __init__(self, network: Network) -> None:
-        self.network = network
-        self.name, self.fingerprint = network.name, network.fingerprint
-        self.assumptions = network.assumptions
-        self.model = OGF(network)
-        self.nominal, self.lower, self.upper = self.model.nominal, self.model.lower, self.model.upper
-        self.quantities: Mapping[str, slice] = self.model.quantities
-        self.loads = numbered(network.loads, network.junctions)
+        super().__init__(network, lambda: OGF(network), numbered(network.loads, network.junctions))
+        self.network, self.assumptions = network, network.assumptions
 
     def __repr__(self) -> str:
         return f"Gas({self.network})"
@@ -70,10 +65,6 @@ class Gas(Problem):
     def save(self, folder: Path) -> None:
         """The network as JSON, whatever it was read from."""
         write_whole(folder / FILE, self.network.to_json())
-
-    def solver(self) -> OGF:
-        """Optimal gas flow in CasADi and IPOPT."""
-        return OGF(self.network)
 
     def _laws(self, dtype: torch.dtype) -> GasLaws:
         return GasLaws(self.network, dtype)

@@ -43,12 +43,8 @@ class Power(Problem):
     }
 
     def __init__(self, case: Case) -> None:
+        super().__init__(case, lambda: ACOPF(case), np.tile(numbered(case.loads, case.buses), 2))
         self.case = case
-        self.name, self.fingerprint = case.name, case.fingerprint
-        self.model = ACOPF(case)
-        self.nominal, self.lower, self.upper = self.model.nominal, self.model.lower, self.model.upper
-        self.quantities: Mapping[str, slice] = self.model.quantities
-        self.loads = np.tile(numbered(case.loads, case.buses), 2)
 
     def __repr__(self) -> str:
         return f"Power({self.case})"
@@ -69,10 +65,6 @@ class Power(Problem):
     def save(self, folder: Path) -> None:
         """The network's own file."""
         write_whole(folder / f"{self.name}.m", self.case.text)
-
-    def solver(self) -> ACOPF:
-        """AC-OPF in CasADi and IPOPT."""
-        return ACOPF(self.case)
 
     def _laws(self, dtype: torch.dtype) -> PowerLaws:
         return PowerLaws(self.case, dtype)

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..constraint import Constraint
 from .laws import Laws
 from .nlp import Solution
+from .program import Program
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,6 +37,18 @@ class Solver(Protocol):
 
     def project(self, demand: Floats, prediction: Floats) -> Solution:
         """The feasible state nearest to a prediction [S] in the controls; its objective is the squared distance."""
+
+
+class Network(Protocol):
+    """What a problem is about."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits that change with any number of it."""
 
 
 class Problem(ABC):
@@ -64,9 +77,16 @@ class Problem(ABC):
     """[S] bounds of a state."""
     upper: Floats
 
-    @abstractmethod
+    def __init__(self, network: Network, program: Callable[[], Program], loads: Ints) -> None:
+        self.name, self.fingerprint, self.loads = network.name, network.fingerprint, loads
+        self.program = program
+        self.model: Any = program()
+        self.nominal, self.lower, self.upper = self.model.nominal, self.model.lower, self.model.upper
+        self.quantities = self.model.quantities
+
     def solver(self) -> Solver:
         """A solver of its own for each caller."""
+        return self.program()
 
     @abstractmethod
     def save(self, folder: Path) -> None:
