@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,24 @@ from ldf.__main__ import main
 
 KEYS = {"table", "case", "sampling", "recipe", "model", "quantity", "mean", "std", "seeds", "unit", "paper"}
 LAWS = {"voltage", "angle", "active", "reactive", "thermal", "balance_p", "balance_q", "flow_p", "flow_q"}
-SMALL = ("--case", "case14_ieee", "--samples", "40", "--seeds", "1", "--epochs", "2", "--workers", "1")
+FEW = ("--samples", "40", "--seeds", "1", "--epochs", "2", "--workers", "1")
+SMALL = ("--case", "case14_ieee", *FEW)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kind of network has in its tables."""
+
+    name: str
+    case: str
+    quantities: tuple[str, ...]
+    laws: set[str]
+    controls: tuple[str, ...]
+    baselines: tuple[str, ...]
+
+
+POWER = Kind("power", "case14_ieee", ("p", "v", "theta", "pf"), LAWS, ("pg", "v"), ("mean", "linear", "previous"))
+GAS = Kind("gas", "24-pipe", ("R", "p", "q"), {"balance", "pressure", "ratio", "flow"}, ("R",), ("mean", "linear"))
 
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess:
@@ -188,7 +206,7 @@ def pictures(folder: Path) -> set[str]:
     return {path.name for path in found}
 
 
-def checked(folder: Path) -> list[dict]:
+def checked(folder: Path, case: str = "case14_ieee") -> list[dict]:
     """The rows of a report, all of whose files are there and name each other."""
     rows = json.loads((folder / "results.json").read_text())
     assert all(set(row) == KEYS for row in rows)
@@ -196,29 +214,31 @@ def checked(folder: Path) -> list[dict]:
     assert all(f'src="{name}"' in page for name in pictures(folder))
     assert "ldf " in page
     for text in (page, table):
-        assert "case14_ieee" in text
+        assert case in text
         assert all(row["quantity"] in text for row in rows)
     return rows
 
 
-def test_tables_share_labels_and_networks(tmp_path: Path, call) -> None:
-    options = (*SMALL, "--sampling", "shared", "--work", "work", "--out")
-    first = fine("reproduce", "power-errors", *options, "errors", cwd=tmp_path)
+@pytest.mark.parametrize("kind", [POWER, GAS], ids=lambda kind: kind.name)
+def test_tables_share_labels_and_networks(kind: Kind, tmp_path: Path, call) -> None:
+    options = ("--case", kind.case, *FEW, "--sampling", "shared", "--work", "work", "--out")
+    first = fine("reproduce", f"{kind.name}-errors", *options, "errors", cwd=tmp_path)
     assert first.stdout.rstrip().endswith("errors/index.html")
     assert "row 40/40" in first.stderr
     assert "run 3/3" in first.stderr
-    rows = checked(tmp_path / "errors")
-    assert {(row["model"], row["quantity"]) for row in rows if row["table"] == "power-errors"} == {
-        (model, quantity)
-        for model in ("mean", "linear", "previous", "M", "MC", "MCD")
-        for quantity in ("p", "v", "theta", "pf")
+    rows = checked(tmp_path / "errors", kind.case)
+    assert {(row["model"], row["quantity"]) for row in rows if row["table"] == f"{kind.name}-errors"} == {
+        (model, quantity) for model in (*kind.baselines, "M", "MC", "MCD") for quantity in kind.quantities
     }
-    assert {row["quantity"] for row in rows if row["table"] == "power-laws"} == LAWS | {"cost gap"}
+    assert {row["quantity"] for row in rows if row["table"] == f"{kind.name}-laws"} == kind.laws | {"cost gap"}
     for row in rows:
-        assert (row["case"], row["sampling"], row["recipe"]) == ("case14_ieee", "shared", "tuned")
-        assert (row["seeds"], row["std"], row["paper"]) == (1, 0.0, None), "one seed; the paper has no case14"
+        assert (row["case"], row["sampling"], row["recipe"]) == (kind.case, "shared", "tuned")
+        assert (row["seeds"], row["std"]) == (1, 0.0)
+        known = kind is GAS and row["table"] == "gas-errors" and row["model"] in ("M", "MC", "MCD")
+        assert (row["paper"] is not None) == known, "the paper has 24-pipe, and no case14"
         assert row["mean"] >= 0
-    assert pictures(tmp_path / "errors") == {"power-errors.png", "nu-case14_ieee-shared-tuned.png"}
+    network, traces = (f"{what}-{kind.case}-shared-tuned.png" for what in ("network", "nu"))
+    assert pictures(tmp_path / "errors") == {f"{kind.name}-errors.png", network, traces}
 
     files = [path for path in (tmp_path / "work").rglob("*") if path.is_file() and path.suffix != ".json"]
     written = {path: path.stat().st_mtime_ns for path in files if "labels" not in path.parts or "shard" in path.name}
@@ -227,24 +247,40 @@ def test_tables_share_labels_and_networks(tmp_path: Path, call) -> None:
     assert second.returncode == 0, second.stderr
     assert "run" not in second.stderr
     assert "repair 3/3" in second.stderr
-    moved = checked(tmp_path / "violations")
+    moved = checked(tmp_path / "violations", kind.case)
     assert {(row["table"], row["model"], row["quantity"]) for row in moved} == {
         (table, model, quantity)
         for model in ("M", "MC", "MCD")
-        for table, quantities in {"violations": ("pg", "v"), "power-repairs": ("cost gap", "certified")}.items()
+        for table, quantities in {
+            "violations": kind.controls,
+            f"{kind.name}-repairs": ("cost gap", "certified"),
+        }.items()
         for quantity in quantities
     }
     assert all(row["mean"] == 100 for row in moved if row["quantity"] == "certified")
-    assert pictures(tmp_path / "violations") == {"violations.png", "network-case14_ieee-shared-tuned.png"}
+    assert pictures(tmp_path / "violations") == {"violations.png", network}
 
-    again = call("reproduce", "power-errors", *options, "errors", cwd=tmp_path)
+    again = call("reproduce", f"{kind.name}-errors", *options, "errors", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert not {"row", "run"} & {line.split()[0] for line in again.stderr.splitlines()}, "nothing is made again"
     assert again.stdout == first.stdout
     assert {path: path.stat().st_mtime_ns for path in written} == written
-    network = next(path.parent for path in written if path.name == "model.safetensors")
-    scored = call("evaluate", str(network), "--json", cwd=tmp_path / "errors")
-    assert list(json.loads(scored.stdout))[:3] == ["mean", "linear", "previous"], "found from any folder"
+    trained = next(path.parent for path in written if path.name == "model.safetensors")
+    scored = call("evaluate", str(trained), "--json", cwd=tmp_path / "errors")
+    assert tuple(json.loads(scored.stdout))[: len(kind.baselines)] == kind.baselines, "found from any folder"
+
+
+def test_violations_take_both_kinds_of_networks_on_one_page(tmp_path: Path, call) -> None:
+    cases = ("--case", POWER.case, "--case", GAS.case)
+    done = call("reproduce", "violations", *cases, *FEW, "--sampling", "shared", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert {(row["case"], row["quantity"]) for row in rows if row["table"] == "violations"} == {
+        (kind.case, control) for kind in (POWER, GAS) for control in kind.controls
+    }
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "junction 1 is held at 500 psi" in page, "what was assumed is said with the results"
+    assert all(f"network-{kind.case}-shared-tuned.png" in page for kind in (POWER, GAS))
 
 
 def test_the_demonstration_goes_from_labels_to_a_page(tmp_path: Path) -> None:
@@ -266,6 +302,7 @@ def test_the_demonstration_goes_from_labels_to_a_page(tmp_path: Path) -> None:
         ("dmeo",),
         ("demo", "--epochs", "0"),
         ("solve", "gravity", "case14_ieee"),
+        ("reproduce", "gravity-errors", "--out", "out"),
         ("label", "power", "case14_ieee", "--rows", "5"),
         ("train", "power", "data", "--out", "run", "--model", "MD"),
         ("reproduce", "power-errors", "--seeds", "many", "--out", "out"),
@@ -285,6 +322,8 @@ def test_bad_files_are_refused_in_one_line(made: Path, tmp_path: Path, call) -> 
     solve = ("solve", "power", "case14_ieee", "--demands", "demands.csv")
     refused(run(*solve, cwd=tmp_path), "demands.csv: case14_ieee has no bus 99")
     refused(call("solve", "power", "case99_ieee", cwd=tmp_path), "case99")
+    refused(call("solve", "gas", "23-pipe", cwd=tmp_path), "'23-pipe' is neither a network (24-pipe, ")
+    refused(call("solve", "gas", "24-pipe", "--demands", "demands.csv", cwd=tmp_path), "24-pipe has no junction 'p99'")
     refused(call("train", "power", ".", "--out", "run"), "is not a data set")
     refused(call("doctor", "."), "is not a finished run")
     answers = ("predict", str(made / "run"), "--demands", "demands.csv", "--out", "answers.txt")
