@@ -322,6 +322,9 @@ def test_bad_files_are_refused_in_one_line(made: Path, tmp_path: Path, call) -> 
     solve = ("solve", "power", "case14_ieee", "--demands", "demands.csv")
     refused(run(*solve, cwd=tmp_path), "demands.csv: case14_ieee has no bus 99")
     refused(call("solve", "power", "case99_ieee", cwd=tmp_path), "case99")
+    refused(
+        call("reproduce", "gas-errors", "--case", "case14_ieee", "--out", "out"), "no network of the kind gas among"
+    )
     refused(call("solve", "gas", "23-pipe", cwd=tmp_path), "'23-pipe' is neither a network (24-pipe, ")
     refused(call("solve", "gas", "24-pipe", "--demands", "demands.csv", cwd=tmp_path), "24-pipe has no junction 'p99'")
     refused(call("train", "power", ".", "--out", "run"), "is not a data set")

@@ -78,7 +78,7 @@ def demo(
 
     A run that was stopped goes on where it was. Takes a few minutes on two cores.
     """
-    from .reproduce.networks import Options, demonstrate
+    from .reproduce.networks import DEMO, Options, make
 
     options = Options(
         cases=[case],
@@ -90,7 +90,7 @@ def demo(
         workers=workers,
         progress=True,
     )
-    _finish(demonstrate(out, out / "work", options, _command()))
+    _finish(make(DEMO, out, out / "work", options, _command()))
 
 
 @app.command()
@@ -300,10 +300,10 @@ def reproduce(
     workers: Workers = None,
 ) -> None:
     """Make a table of the paper again, from labels to page; goes on where it was stopped."""
-    from .reproduce.networks import TABLES, Options
+    from .reproduce.networks import TABLES, Options, make
 
     options = Options(
-        cases=case,
+        cases=case or None,
         first=quick,
         samplings=["shared", "independent"] if sampling == "both" else [sampling],
         recipes=["paper", "tuned"] if recipe == "both" else [recipe],
@@ -315,10 +315,11 @@ def reproduce(
         progress=True,
     )
     if table == "all":
-        for name, make in TABLES.items():
-            _finish(make(out / name, work or out / "work", options, _command()))
+        for name, each in TABLES.items():
+            if options.of(each.kinds):
+                _finish(make(each, out / name, work or out / "work", options, _command()))
     else:
-        _finish(TABLES[table](out, work or out / "work", options, _command()))
+        _finish(make(TABLES[table], out, work or out / "work", options, _command()))
 
 
 def _finish(made: tuple[list[dict[str, Any]], Path]) -> None:

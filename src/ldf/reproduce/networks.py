@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -38,12 +38,20 @@ class Options:
     first: bool = False
     """Without cases: only the paper's first of each kind."""
 
+    def of(self, kinds: Sequence[str]) -> list[tuple[str, str]]:
+        """The cases of these kinds, each with its kind."""
+        if self.cases is None:
+            return [(kind, case) for kind in kinds for case in PUBLISHED[kind].cases[: 1 if self.first else None]]
+        return [(kind_of(case), case) for case in self.cases if kind_of(case) in kinds]
+
     def studies(self, work: Path, kinds: Sequence[str]) -> Iterator[Study]:
-        """A study for each case and sampling, of these kinds."""
-        cases = self.cases or [case for kind in kinds for case in PUBLISHED[kind].cases[: 1 if self.first else None]]
-        for case in cases:
-            # With kinds to choose from the case says which it is; otherwise it has to be of the one that is asked for.
-            kind = kind_of(case) if len(kinds) > 1 else kinds[0]
+        """A study for each case of these kinds and each sampling."""
+        cases = self.of(kinds)
+        if not cases:
+            raise ValueError(
+                f"{', '.join(self.cases or ())}: no network of the kind {' or '.join(kinds)} among the cases"
+            )
+        for kind, case in cases:
             problem = open_problem(kind, case)
             for mode in self.samplings:
                 sampling = Sampling(mode=mode, hot_start=PUBLISHED[kind].hot_start.get(mode, 0.0))
@@ -51,48 +59,45 @@ class Options:
                 yield Study(problem, sampling, self.samples, folder, self.workers, self.progress)
 
 
-Made = tuple[list[dict[str, Any]], Path]
-"""The rows of `results.json`, and the page's path."""
+@dataclass(frozen=True)
+class Table:
+    """A page of results.
+
+    Args:
+        title: of the page.
+        kinds: of networks.
+        errors: 100·‖ŷ − y‖₁/‖y‖₁ by quantity on test rows, and ν of every law: the paper's first and second table.
+        repairs: how far repair moves the controls, in %: the third table.
+    """
+
+    title: str
+    kinds: tuple[str, ...]
+    errors: bool = False
+    repairs: bool = False
 
 
-def power_errors(out: Path, work: Path, options: Options, command: str) -> Made:
-    """The first table: 100·‖ŷ − y‖₁/‖y‖₁ of p^g, v, θ and p^f on test rows; and ν of every law."""
-    return _report(out, work, options, command, "Prediction errors on power networks", ["power"], errors=True)
+TABLES = {
+    "power-errors": Table("Prediction errors on power networks", ("power",), errors=True),
+    "gas-errors": Table("Prediction errors on gas networks", ("gas",), errors=True),
+    "violations": Table("From predictions to feasible states", ("power", "gas"), repairs=True),
+}
+"""The paper's tables by their name on the command line."""
+
+DEMO = Table("Learning AC optimal power flow", ("power",), errors=True, repairs=True)
 
 
-def gas_errors(out: Path, work: Path, options: Options, command: str) -> Made:
-    """The second table: 100·‖ŷ − y‖₁/‖y‖₁ of R, p and q on test rows; and ν of every law."""
-    return _report(out, work, options, command, "Prediction errors on gas networks", ["gas"], errors=True)
+def make(table: Table, out: Path, work: Path, options: Options, command: str) -> tuple[list[dict[str, Any]], Path]:
+    """Label, train, score, repair, draw and write, for every case and sampling.
 
-
-def violations(out: Path, work: Path, options: Options, command: str) -> Made:
-    """The third table: how far repair moves p^g and v, or R, in %."""
-    return _report(out, work, options, command, "From predictions to feasible states", ["power", "gas"], repairs=True)
-
-
-def demonstrate(out: Path, work: Path, options: Options, command: str) -> Made:
-    """Errors and repairs of power networks on one page."""
-    title = "Learning AC optimal power flow"
-    return _report(out, work, options, command, title, ["power"], errors=True, repairs=True)
-
-
-def _report(
-    out: Path,
-    work: Path,
-    options: Options,
-    command: str,
-    title: str,
-    kinds: Sequence[str],
-    errors: bool = False,
-    repairs: bool = False,
-) -> Made:
-    """Label, train, score, repair, draw and write: for every case and sampling."""
+    Returns:
+        the rows of `results.json`, and the page's path.
+    """
     rows: list[dict[str, Any]] = []
     figures: list[Figure] = []
     facts = {"command": command}
     names: dict[str, str] = {}
     notes: list[str] = []
-    for study in options.studies(work, kinds):
+    for study in options.studies(work, table.kinds):
         problem, published = study.problem, PUBLISHED[study.problem.kind]
         data = study.label()
         name = f"{problem.name}, {study.sampling.mode}"
@@ -103,14 +108,14 @@ def _report(
         names |= published.names
         notes += [note for note in published.notes if note not in notes]
         runs = study.train(options.recipes, options.seeds, options.epochs)
-        if errors:
+        if table.errors:
             rows += error_rows(study, runs, options.recipes)
             for recipe in options.recipes:
                 histories = {model: _first(study, runs, recipe, model).history for model in MODELS}
                 path = f"nu-{problem.name}-{study.sampling.mode}-{recipe}.png"
                 traces_figure(histories, out / path, {law: f"ν{n} {law}" for law, n in problem.laws.items()})
                 figures.append(Figure(path, f"Mean ν per law over the epochs: {name}, {recipe} recipe, seed 0"))
-        if repairs:
+        if table.repairs:
             repaired = study.repair(runs, options.repairs)
             rows += violation_rows(study, repaired, options.recipes)
             answers = [answer for found in repaired.values() for answer in found]
@@ -121,13 +126,13 @@ def _report(
             path = f"network-{problem.name}-{study.sampling.mode}-{recipe}.png"
             picture(study, _first(study, runs, recipe, "MCD"), data, out / path)
             figures.append(Figure(path, f"A test row before and after repair: {name}, {recipe} recipe, MCD"))
-    captions = {"violations": "Distance that repair moves, %"} | {f"{kind}-errors": "Errors, %" for kind in kinds}
-    for table, caption in captions.items():
-        chosen = [row for row in rows if row["table"] == table]
+    captions = {"violations": "Distance that repair moves, %"} | {f"{kind}-errors": "Errors, %" for kind in table.kinds}
+    for name, caption in captions.items():
+        chosen = [row for row in rows if row["table"] == name]
         if chosen:
-            errors_figure(chosen, out / f"{table}.png", names)
-            figures.insert(0, Figure(f"{table}.png", f"{caption}, by model; hollow: the paper's figures"))
-    return rows, write(out, title, rows, figures, [*(REPAIRS if repairs else ()), *notes], facts)
+            errors_figure(chosen, out / f"{name}.png", names)
+            figures.insert(0, Figure(f"{name}.png", f"{caption}, by model; hollow: the paper's figures"))
+    return rows, write(out, table.title, rows, figures, [*(REPAIRS if table.repairs else ()), *notes], facts)
 
 
 def error_rows(study: Study, runs: Sequence[Run], recipes: Sequence[str]) -> list[dict[str, Any]]:
@@ -214,11 +219,3 @@ def _row(
 def _first(study: Study, runs: Sequence[Run], recipe: str, model: str) -> Any:
     """The run of a model's first seed."""
     return study.trained(next(run for run in runs if (run.recipe, run.model) == (recipe, model)))
-
-
-TABLES: dict[str, Callable[[Path, Path, Options, str], Made]] = {
-    "power-errors": power_errors,
-    "gas-errors": gas_errors,
-    "violations": violations,
-}
-"""The tables by their name on the command line."""
