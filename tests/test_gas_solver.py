@@ -570,6 +570,32 @@ def test_multipliers_and_state_are_a_kkt_point(name: str, request: pytest.Fixtur
     assert (np.clip(-found.bounds[loose], 0, None) * np.where(np.isinf(below), 1, below) < 1e-7).all()
 
 
+def test_pressure_prices_are_what_higher_limits_cost(pipes: OGF, optimum: Solution) -> None:
+    """Limits, and the slack's pressure, a little higher and lower: nominal demand, 24-pipe."""
+    net, step = pipes.network, 50.0  # Pa
+    prices = pipes.pressure_prices(optimum)
+    state = optimum.state[pipes.quantities["p"]] * net.base_pressure
+    standing = np.flatnonzero((state < net.p_min + 1) | (state > net.p_max - 1))
+    assert len(standing) == 3, "the slack and two more"
+    assert np.abs(np.delete(prices, standing)).max() * 1e5 < 1e-5
+
+    def cost(**changes: object) -> float:
+        found = OGF(dataclasses.replace(net, **changes)).solve()
+        assert found.solved
+        return found.objective
+
+    for junction in standing[standing != net.slack]:
+        shift = step * np.eye(net.junctions)[junction]
+        slope = (cost(p_min=net.p_min + shift) - cost(p_min=net.p_min - shift)) / (2 * step)
+        assert prices[junction] == pytest.approx(slope, rel=1e-3, abs=1e-9)
+    lower = np.where(np.arange(net.junctions) == net.slack, 0.0, net.p_min)
+    slope = cost(p_min=lower, slack_pressure=net.slack_pressure + step) - cost(
+        p_min=lower, slack_pressure=net.slack_pressure - step
+    )
+    assert prices[net.slack] == pytest.approx(slope / (2 * step), rel=1e-3)
+    assert prices[net.slack] < 0, "what enters at a higher pressure need not be compressed as much"
+
+
 @pytest.mark.parametrize("name", ["pipes", "loops", "gaslib"])
 def test_prices_are_what_more_demand_costs(name: str, request: pytest.FixtureRequest) -> None:
     solver = request.getfixturevalue(name)

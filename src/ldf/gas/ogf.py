@@ -123,3 +123,11 @@ class OGF(Program):
         balance[self.others] = solution.multipliers[: len(self.others)]
         prices: Floats = balance - network.share @ balance
         return prices
+
+    def pressure_prices(self, solution: Solution) -> Floats:
+        """[N] what the effort would rise by, kg/s for each Pa, if the limit at which a pressure stands were higher.
+
+        Zero where a pressure is between its limits; at the slack both limits are p^T.
+        """
+        prices: Floats = -solution.bounds[self.quantities["p"]] * self.unit / self.network.base_pressure
+        return prices

@@ -40,6 +40,7 @@ class Gas(Problem):
         "p": "bar",
         "q": "kg/s",
         "prices": "kg/s per kg/s",
+        "pressure_prices": "kg/s per bar",
         "objective": "kg/s",
         **dict.fromkeys(LAWS, "p.u."),
         "weymouth": "p.u.²",
@@ -108,8 +109,13 @@ class Gas(Problem):
         }
 
     def duals(self, solution: Solution) -> dict[str, dict[str, float]]:
-        """By junction: what the effort would rise by for each kg/s more that is withdrawn."""
-        return {"prices": named(self.network.junction, self.model.prices(solution))}
+        """By junction: what the effort would rise by for each kg/s more that is withdrawn, and for each bar more that
+        the limit at which its pressure stands requires."""
+        names = self.network.junction
+        return {
+            "prices": named(names, self.model.prices(solution)),
+            "pressure_prices": named(names, self.model.pressure_prices(solution) * BAR),
+        }
 
     def draw(self, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
         """Flows, pressures and, in red, what is violated."""
