@@ -109,8 +109,10 @@ class Gas(Problem):
         }
 
     def duals(self, solution: Solution) -> dict[str, dict[str, float]]:
-        """By junction: what the effort would rise by for each kg/s more that is withdrawn, and for each bar more that
-        the limit at which its pressure stands requires."""
+        """By junction: what the effort would rise by for a kg/s more of demand, and for a bar more of pressure.
+
+        The latter is zero unless the pressure stands at a limit, and is for that limit.
+        """
         names = self.network.junction
         return {
             "prices": named(names, self.model.prices(solution)),
