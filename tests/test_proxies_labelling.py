@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from killed_labelling import ROWS, SAMPLING, SEED, run
 from ldf.power.problem import Power
 from ldf.proxies import labelling, load_problem, open_problem
 from ldf.proxies.labelling import DatasetError, label, read_manifest
+from ldf.proxies.nlp import Solution
 from ldf.proxies.sampling import Sampling
 from ldf.proxies.source import NetworkError
 
@@ -401,3 +403,50 @@ def test_hopeless_sampling_ends_with_the_reasons(
             make(problem, tmp_path, 10, Sampling("shared", 4.0, 5.0))
     assert len(list(tmp_path.glob("shard-*.parquet"))) == 3
     assert not read_manifest(tmp_path)["complete"]
+
+
+# ---------------------------------------------------------------- several local optima
+
+
+class TwoValleys:
+    """A solver whose demand has two optima, states 0 and 1, in 0.9 … 1.1; a cold start finds the second but once."""
+
+    several = True
+    dear = 0.5
+    """What the first costs more than the second, times the demand − 1."""
+
+    def __init__(self) -> None:
+        self.cold = 0
+
+    def at(self, demand: np.ndarray, valley: float, iterations: int) -> Solution:
+        total = float(demand.sum())
+        exists = valley == 0 or 0.9 <= total <= 1.1
+        cost = total + (self.dear * (total - 1) if valley == 0 else 0)
+        none = np.zeros(0)
+        return Solution("optimal" if exists else "infeasible", cost, np.array([valley]), none, none, iterations, 0.0)
+
+    def solve(self, demand: np.ndarray, start: Solution | None = None) -> Solution:
+        return self.optima(demand)[0] if start is None else self.at(demand, float(start.state[0]), 3)
+
+    def optima(self, demand: np.ndarray) -> list[Solution]:
+        self.cold += 1
+        found = [self.at(demand, 0.0, 30)]
+        if abs(demand.sum() - 1.05) < 1e-9:
+            found.append(self.at(demand, 1.0, 30))
+        return sorted(found, key=lambda solution: solution.objective)
+
+
+def test_an_optimum_that_was_found_once_is_followed_to_every_demand_that_has_it() -> None:
+    solver = TwoValleys()
+    valleys = SimpleNamespace(nominal=np.array([1.0]), solver=lambda: solver)
+    labeller = labelling.Labeller(valleys, labelling.Origin("x", "x", "x", 0, 10, Sampling("shared")))
+    known = [len(anchor) for anchor in labeller.anchors]
+    for factor, count in zip(labeller.factors, known, strict=True):
+        assert count == (2 if 0.9 - 1e-9 <= factor <= 1.1 + 1e-9 else 1), factor
+    for total in np.linspace(0.8, 1.2, 101):
+        found = labeller.solve(np.array([total]))
+        best = 1.0 if 1.0 < total <= 1.1 else 0.0
+        assert found.state[0] == best or total == pytest.approx(1.0)
+    before = solver.cold
+    labeller.solve(np.array([0.85]))
+    assert solver.cold == before, "where one optimum is known, a warm start is enough"
