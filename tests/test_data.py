@@ -89,7 +89,7 @@ def test_every_file_has_a_source_a_checksum_and_a_licence(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in SOURCES if name.startswith("gas/")])
 def test_gas_networks_come_from_a_fixed_commit(name: str) -> None:
     assert re.fullmatch(
-        rf"https://raw\.githubusercontent\.com/[\w./-]+/[0-9a-f]{{8}}/.*/{Path(name).name}", SOURCES[name].url
+        rf"https://raw\.githubusercontent\.com/[\w./-]+/[0-9a-f]{{8,40}}/.*/{Path(name).name}", SOURCES[name].url
     )
 
 

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-MATGAS = "https://raw.githubusercontent.com/lanl-ansi/GasModels.jl/36cbbdfc/examples/data/matgas"
+MATGAS = "https://raw.githubusercontent.com/lanl-ansi/GasModels.jl/{commit}/examples/data/matgas"
 GASLIB = "https://raw.githubusercontent.com/kaarthiksundar/GasLib/9fc48780/data"
 
 
@@ -36,12 +36,12 @@ class Source:
 
 SOURCES = {
     "gas/gaslib-40-E.m": Source(
-        f"{MATGAS}/gaslib-40-E.m",
+        MATGAS.format(commit="a7dd437fc339807a3539771c90e4cadef765f3e5") + "/gaslib-40-E.m",
         "84230405172c743787cdc0c17633ce3546a6d3cb8c1d9aa3ab3c12d4ce8b8ef1",
         "GasModels.jl, BSD-3; numbers of GasLib, CC-BY 3.0",
     ),
     "gas/gaslib-135-F.m": Source(
-        f"{MATGAS}/gaslib-135-F.m",
+        MATGAS.format(commit="1f2ee3b3025b4030bee2fabf2b260cc03c297900") + "/gaslib-135-F.m",
         "866c4b13902db7b02dcc982300e5bd2c393c80ab26db281a9b8ee6d0a3e54d64",
         "GasModels.jl, BSD-3; numbers of GasLib, CC-BY 3.0",
     ),

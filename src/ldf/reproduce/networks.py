@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -44,19 +44,21 @@ class Options:
             return [(kind, case) for kind in kinds for case in PUBLISHED[kind].cases[: 1 if self.first else None]]
         return [(kind_of(case), case) for case in self.cases if kind_of(case) in kinds]
 
-    def studies(self, work: Path, kinds: Sequence[str]) -> Iterator[Study]:
-        """A study for each case of these kinds and each sampling."""
+    def studies(self, work: Path, kinds: Sequence[str]) -> list[Study]:
+        """A study for each case of these kinds and each sampling; a network that cannot be had is told at once."""
         cases = self.of(kinds)
         if not cases:
             raise ValueError(
                 f"{', '.join(self.cases or ())}: no network of the kind {' or '.join(kinds)} among the cases"
             )
+        found = []
         for kind, case in cases:
             problem = open_problem(kind, case)
             for mode in self.samplings:
                 sampling = Sampling(mode=mode, hot_start=PUBLISHED[kind].hot_start.get(mode, 0.0))
                 folder = work / kind / f"{problem.name}-{mode}-{self.samples}"
-                yield Study(problem, sampling, self.samples, folder, self.workers, self.progress)
+                found.append(Study(problem, sampling, self.samples, folder, self.workers, self.progress))
+        return found
 
 
 @dataclass(frozen=True)
