@@ -13,7 +13,8 @@ from helpers import changed
 
 from ldf.gas import gaslib as xml
 from ldf.gas import matgas as matlab
-from ldf.gas.network import GASLIB, Assumptions, Network, parse
+from ldf.gas.document import parse
+from ldf.gas.network import GASLIB, Assumptions, Network
 
 MATGAS = """function mgc = three
 mgc.specific_heat_capacity_ratio = 1.3;

@@ -12,8 +12,10 @@ from torch import Tensor
 
 import ldf
 from ldf.data import DataError
+from ldf.gas.catalogue import load
 from ldf.gas.constraints import CONDITION, LAWS, GasLaws
-from ldf.gas.network import FORMAT, Network, load, parse
+from ldf.gas.document import FORMAT, parse
+from ldf.gas.network import Network
 from ldf.gas.ogf import OGF
 from ldf.gas.physics import SMOOTHING, effort, flow, loss, size
 from ldf.gas.problem import Gas

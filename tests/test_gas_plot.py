@@ -12,7 +12,8 @@ pytest.importorskip("casadi")
 
 from ldf.data import DataError, locate
 from ldf.gas import plot
-from ldf.gas.network import BAR, FORMAT, Network, parse
+from ldf.gas.document import FORMAT, parse
+from ldf.gas.network import BAR, Network
 from ldf.gas.physics import SMOOTHING
 from ldf.gas.problem import Gas
 from ldf.proxies import plot as shared

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from scipy.optimize import least_squares, minimize
 
 from ldf.data import DataError
-from ldf.gas.network import FORMAT, Network, load, parse
+from ldf.gas.catalogue import load
+from ldf.gas.document import FORMAT, parse
+from ldf.gas.network import Network
 from ldf.gas.ogf import OGF, TIE
 from ldf.gas.problem import Gas
 from ldf.proxies.nlp import Solution

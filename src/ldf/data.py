@@ -94,7 +94,7 @@ def _fetch(name: str, source: Source, own: str) -> Path:
             path=cache / Path(name).parent,
             progressbar=False,
         )
-    except Exception as error:  # pooch lets through whatever its downloader raises
+    except (OSError, ValueError) as error:  # no connection or a refusal; another checksum
         raise DataError(
             f"{name} is neither in {own} nor, undamaged, in the cache ({cache}), and could not be fetched from "
             f"{source.url}: {' '.join(str(error).split())}"

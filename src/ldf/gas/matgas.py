@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 
-from ..proxies.source import Floats, Ints, NetworkError, as_number, scalar, table, without_comments
+from ..proxies.source import Floats, Ints, NetworkError, as_number, read_text, scalar, table, without_comments
 from .network import Assumptions, Network, resistance
 
 COLUMNS = {"junction": 6, "pipe": 9, "compressor": 13, "receipt": 7, "delivery": 7, "transfer": 7}
@@ -20,6 +21,11 @@ UNSUPPORTED = ("short_pipe", "resistor", "loss_resistor", "regulator", "valve", 
 
 GAS_CONSTANT, AIR = 8.314, 0.02896
 """J/(mol K); kg/mol."""
+
+
+def read(path: Path) -> Network:
+    """A network from a MATGAS file, as it stands."""
+    return parse(read_text(path), path.stem, str(path))
 
 
 def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | None = None) -> Network:

@@ -1,25 +1,21 @@
-"""Gas networks: junctions, arcs and compressors in SI units, checked; those there are by name, and files of them."""
+"""Gas networks: junctions, arcs and compressors in SI units, checked; and what their files leave to be assumed."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data import locate
-from ..proxies.source import NetworkError, check_connected, fingerprint, read_text
+from ..proxies.source import NetworkError, check_connected, fingerprint
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-FORMAT = "ldf-gas-network-1"
 BAR, PSI = 1e5, 6894.757293168361
 """Pa."""
 
@@ -181,41 +177,6 @@ class Network:
             raise NetworkError(f"{self.name} has no junction {name!r}; its junctions are {some}, …")
         return list(self.junction).index(name)
 
-    def to_json(self) -> str:
-        """The network as a JSON document; see `parse`."""
-        junctions = []
-        for i, name in enumerate(self.junction):
-            row: dict[str, Any] = {"id": name, "p_min": self.p_min[i], "p_max": self.p_max[i]}
-            row |= {"demand": self.demand[i]} if self.demand[i] else {}
-            row |= {"share": self.share[i]} if self.share[i] else {}
-            row |= {"place": list(self.places[i])} if self.places is not None else {}
-            junctions.append(row)
-        ratios = dict(zip(self.compressor.tolist(), zip(self.ratio_min, self.ratio_max, strict=True), strict=True))
-        arcs = []
-        for k, name in enumerate(self.arc):
-            row = {"id": name, "from": self.junction[self.source[k]], "to": self.junction[self.target[k]]}
-            row |= {"resistance": self.resistance[k]}
-            row |= {"flow_min": self.flow_min[k]} if np.isfinite(self.flow_min[k]) else {}
-            row |= {"flow_max": self.flow_max[k]} if np.isfinite(self.flow_max[k]) else {}
-            row |= {"compressor": list(ratios[k])} if k in ratios else {}
-            arcs.append(row)
-        document = {
-            "format": FORMAT,
-            "name": self.name,
-            "gamma": self.gamma,
-            "efficiency": self.efficiency,
-            "slack": {"junction": self.junction[self.slack], "pressure": self.slack_pressure},
-            "assumptions": list(self.assumptions),
-        }
-        head = json.dumps(document, indent=1)[:-2]
-        lists = {"junctions": junctions, "arcs": arcs}
-        # A line for each junction and arc: files that people read and compare.
-        body = (
-            f' "{name}": [\n' + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n ]"
-            for name, rows in lists.items()
-        )
-        return head + ",\n" + ",\n".join(body) + "\n}\n"
-
 
 def resistance(length: Any, diameter: Any, friction: Any, sound_speed: Any) -> Any:
     """w = L λ a² / (D A²) of a pipe with A = πD²/4, Pa² s²/kg²; length and diameter in m, sound speed in m/s."""
@@ -223,164 +184,6 @@ def resistance(length: Any, diameter: Any, friction: Any, sound_speed: Any) -> A
     with np.errstate(all="ignore"):  # numbers that are out of range end as infinite ones, and a network refuses these
         area = np.pi * diameter**2 / 4
         return length * friction * sound_speed**2 / (diameter * area**2)
-
-
-def load(network: str | Path) -> Network:
-    """A network by name, or from a file: MATGAS (.m), GasLib (.net or .zip, with its .scn), or ldf's own (.json).
-
-    >>> load("24-pipe")
-    Network(24-pipe: 25 junctions, 24 arcs, 5 compressors)
-    """
-    if network in NETWORKS:
-        return NETWORKS[str(network)]()
-    path = Path(network)
-    readers = {".m": _matgas, ".net": _gaslib, ".zip": _gaslib, ".json": _json}
-    if path.suffix.lower() in readers:
-        return readers[path.suffix.lower()](path)
-    raise NetworkError(
-        f"{str(network)!r} is neither a network ({', '.join(NETWORKS)}) nor a file (.m, .net, .zip or .json)"
-    )
-
-
-def parse(document: Mapping[str, Any], where: str = "the file") -> Network:
-    """A network from JSON: junctions with limits (Pa) and demands (kg/s), arcs with `from` and `to`.
-
-    An arc has its `resistance` (Pa² s²/kg²), or length, diameter (m) and friction, with the document's sound_speed
-    (m/s); none of them is no resistance. `compressor`: [least, largest ratio]. Entries have their `share` of the
-    supply; without any share the slack supplies everything. `place`: [x, y], used if every junction has one.
-    """
-    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-        raise NetworkError(f"{where} is not of the format {FORMAT}")
-    whole = _Row(document, DOCUMENT, where)
-    held = _Row(whole.given("slack"), "junction pressure", f"{where}: slack")
-    junctions, arcs = whole.rows("junctions", JUNCTION), whole.rows("arcs", ARC)
-    names = [str(row.given("id")) for row in junctions]
-    slack = _position(names, str(held.given("junction")), held.where)
-    share = np.array([row.number("share", 0.0) for row in junctions])
-    if not share.any():
-        share[slack] = 1.0
-    compressors = [k for k, row in enumerate(arcs) if "compressor" in row]
-    ratios = np.array([arcs[k].pair("compressor") for k in compressors]).reshape(-1, 2)
-    placed = all("place" in row for row in junctions)
-    assumptions = whole.given("assumptions", [])
-    if not isinstance(assumptions, list | tuple):
-        raise NetworkError(f"{where}: assumptions must be a list, got {assumptions!r}")
-    return Network(
-        name=str(whole.given("name")),
-        junction=names,
-        p_min=np.array([row.number("p_min") for row in junctions]),
-        p_max=np.array([row.number("p_max") for row in junctions]),
-        slack=slack,
-        slack_pressure=held.number("pressure"),
-        demand=np.array([row.number("demand", 0.0) for row in junctions]),
-        share=share,
-        arc=[str(row.given("id")) for row in arcs],
-        source=np.array([_position(names, str(row.given("from")), row.where) for row in arcs], np.int64),
-        target=np.array([_position(names, str(row.given("to")), row.where) for row in arcs], np.int64),
-        resistance=np.array([_resistance(row, whole) for row in arcs]),
-        flow_min=np.array([row.number("flow_min", -np.inf) for row in arcs]),
-        flow_max=np.array([row.number("flow_max", np.inf) for row in arcs]),
-        compressor=np.array(compressors, np.int64),
-        ratio_min=ratios[:, 0],
-        ratio_max=ratios[:, 1],
-        gamma=whole.number("gamma", 1.4),
-        efficiency=whole.number("efficiency", 1.0),
-        places=np.array([row.pair("place") for row in junctions]) if placed else None,
-        assumptions=[str(line) for line in assumptions],
-    )
-
-
-DOCUMENT = "format name gamma efficiency sound_speed slack assumptions junctions arcs"
-JUNCTION = "id p_min p_max demand share place"
-ARC = "id from to resistance length diameter friction flow_min flow_max compressor"
-"""What a JSON document, its junctions and its arcs may say; anything else would be misspelt."""
-
-
-class _Row:
-    """An object of a JSON document: what it says, and what is wrong with it."""
-
-    def __init__(self, values: Any, known: str, where: str) -> None:
-        if not isinstance(values, Mapping):
-            raise NetworkError(f"{where} must be an object, got {values!r}")
-        unknown = [key for key in values if key not in known.split()]
-        if unknown:
-            raise NetworkError(f"{where} has {unknown[0]!r}, which is not known; known are {', '.join(known.split())}")
-        self.values, self.where = values, where
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.values
-
-    def given(self, key: str, default: Any = None) -> Any:
-        value = self.values.get(key, default)
-        if value is None:
-            raise NetworkError(f"{self.where} has no {key}")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        return _number(self.given(key, default), f"{self.where}: {key}")
-
-    def pair(self, key: str) -> list[float]:
-        value = self.given(key)
-        if not isinstance(value, list | tuple) or len(value) != 2:
-            raise NetworkError(f"{self.where}: {key} must be two numbers, got {value!r}")
-        return [_number(number, f"{self.where}: {key}") for number in value]
-
-    def rows(self, key: str, known: str) -> list[_Row]:
-        values = self.given(key)
-        if not isinstance(values, list | tuple) or not values:
-            raise NetworkError(f"{self.where}: {key} must be a list with something in it, got {values!r}")
-        ids = [row.get("id") if isinstance(row, Mapping) else None for row in values]
-        names = [f"number {i}" if name is None else name for i, name in enumerate(ids, 1)]
-        return [_Row(row, known, f"{self.where}: {key[:-1]} {name}") for row, name in zip(values, names, strict=True)]
-
-
-def _number(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise NetworkError(f"{what} must be a number, got {value!r}")
-    try:
-        return float(value)
-    except OverflowError:
-        raise NetworkError(f"{what} is too large for a number") from None
-
-
-def _resistance(row: _Row, document: _Row) -> float:
-    pipe = [key for key in ("length", "diameter", "friction") if key in row]
-    if not pipe:
-        return row.number("resistance", 0.0)
-    if "resistance" in row:
-        raise NetworkError(f"{row.where} has a resistance and a {pipe[0]}; one of the two says it all")
-    facts = {key: row.number(key) for key in ("length", "diameter", "friction")}
-    for key, value in facts.items():
-        if not 0 < value < np.inf:
-            raise NetworkError(f"{row.where}: {key} must be a number > 0, got {value:g}")
-    return float(resistance(**facts, sound_speed=document.number("sound_speed")))
-
-
-def _json(path: Path) -> Network:
-    text = read_text(path)
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise NetworkError(f"{path} is damaged or no JSON: {error}") from error
-    return parse(document, str(path))
-
-
-def _matgas(path: Path) -> Network:
-    from .matgas import parse
-
-    return parse(read_text(path), path.stem, str(path))
-
-
-def _gaslib(path: Path) -> Network:
-    from .gaslib import read
-
-    return read(path)
-
-
-def _position(names: Sequence[str], name: str, where: str) -> int:
-    if name not in names:
-        raise NetworkError(f"{where} names junction {name!r}, which there is not")
-    return list(names).index(name)
 
 
 def _check(network: Network) -> None:
@@ -486,62 +289,3 @@ def _check_free_loops(network: Network) -> None:
                 "not unique; leave one of them out, or give it a length"
             )
         joined[first] = last
-
-
-PIPES = """
-1-2:100C 2-3:30s 3-4:5sC 4-5:15s 5-6:10s 5-7:5s 7-8:10s 2-9:5C 9-10:60 10-11:5s 11-12:8s 11-13:6s 10-14:80 14-15:10C
-15-16:20 16-17:3s 17-18:6s 16-19:5s 15-20:40 20-21:5C 21-22:20 22-23:5 23-24:16 22-25:8s
-"""
-"""The 24-pipe network, arcs as from-to:km; s: 0.635 m in diameter, others 0.9144 m; C: a compressor at the inlet.
-
-Numbers of the 24-pipe benchmark (Zlotnik et al.; Mak et al., Dynamic Compressor Optimization in Natural Gas Pipeline
-Systems), as GasModels.jl has them.
-"""
-
-DEMANDS = {6: 25.153, 8: 16.469, 12: 23.956, 13: 13.475, 18: 20.362, 19: 17.967, 24: 23.955, 25: 22.458}
-"""kg/s by junction of the 24-pipe network."""
-
-
-def _pipes24() -> Network:
-    arcs = []
-    for k, word in enumerate(PIPES.split(), 1):
-        ends, _, rest = word.partition(":")
-        first, last = ends.split("-")
-        diameter = 0.635 if "s" in rest else 0.9144
-        row = {"id": str(k), "from": first, "to": last, "length": 1000 * float(rest.rstrip("sC"))}
-        row |= {"diameter": diameter, "friction": 0.01}
-        arcs.append(row | ({"compressor": [1.0, 2.0]} if "C" in rest else {}))
-    limits = {"p_min": 500 * PSI, "p_max": 800 * PSI}
-    return parse(
-        {
-            "format": FORMAT,
-            "name": "24-pipe",
-            "sound_speed": 377.968,
-            "gamma": 1.4,
-            "slack": {"junction": "1", "pressure": 500 * PSI},
-            "junctions": [{"id": str(i), **limits, "demand": DEMANDS.get(i, 0.0)} for i in range(1, 26)],
-            "arcs": arcs,
-            "assumptions": [
-                "junction 1 is held at 500 psi, its lower limit, and supplies everything",
-                "compressors raise the pressure by a factor of up to 2 (with 1.4 a quarter of the demands within ±20 % "
-                "could not be met); behind a compressor, inside its pipe, there is no limit but R's",
-                "efficiency μ = 1: it scales the objective and nothing else",
-            ],
-        },
-        "24-pipe",
-    )
-
-
-def _matgas_of_gaslib(file: str, name: str) -> Network:
-    from .matgas import parse
-
-    assumed = replace(GASLIB, density=0.785)
-    return parse(read_text(locate(f"gas/{file}")), name, file, assumed)
-
-
-NETWORKS: dict[str, Callable[[], Network]] = {
-    "24-pipe": _pipes24,
-    "gaslib-40": lambda: _matgas_of_gaslib("gaslib-40-E.m", "gaslib-40"),
-    "gaslib-135": lambda: _matgas_of_gaslib("gaslib-135-F.m", "gaslib-135"),
-}
-"""The networks there are by name."""

@@ -14,6 +14,9 @@ follows from the others and is left out. On arcs without resistance (14) and (15
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import casadi
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +43,7 @@ class OGF(Program):
     several = True
     sharpness = 1e3  # more, with this tolerance, and steps become too small to be taken
     # The barrier follows the progress made: a third of the iterations, and fewer failures than with IPOPT's default.
-    options = {"mu_strategy": "adaptive"}  # noqa: RUF012
+    options: Mapping[str, Any] = {"mu_strategy": "adaptive"}  # never changed
 
     def __init__(self, network: Network, tolerance: float = 1e-10, iterations: int = 150) -> None:
         super().__init__(tolerance, iterations)

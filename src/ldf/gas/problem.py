@@ -14,8 +14,10 @@ from torch import Tensor
 from ..proxies.nlp import Solution
 from ..proxies.problem import Problem, columns, named, numbered
 from ..text import write_whole
+from .catalogue import load
 from .constraints import LAWS, GasLaws
-from .network import BAR, Network, load
+from .document import to_json
+from .network import BAR, Network
 from .ogf import OGF
 from .physics import effort
 
@@ -65,7 +67,7 @@ class Gas(Problem):
 
     def save(self, folder: Path) -> None:
         """The network as JSON, whatever it was read from."""
-        write_whole(folder / FILE, self.network.to_json())
+        write_whole(folder / FILE, to_json(self.network))
 
     def _laws(self, dtype: torch.dtype) -> GasLaws:
         return GasLaws(self.network, dtype)

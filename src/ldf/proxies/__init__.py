@@ -38,7 +38,7 @@ def load_problem(kind: str, folder: Path) -> Problem:
 
 def kind_of(case: str) -> str:
     """Which kind of network a name or a file is; a MATLAB file says so itself, any other name is of a power network."""
-    from ..gas.network import NETWORKS
+    from ..gas.catalogue import NETWORKS
 
     path = Path(case)
     if case in NETWORKS or path.suffix.lower() in (".net", ".zip", ".json"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..batch import leaves
 from ..constraint import Constraint
 
 
-class Laws:
+class Laws(ABC):
     """The laws of one network on states [B, S]; all tensors of one precision, on one device."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device | str) -> None:
@@ -32,9 +33,9 @@ class Laws:
         limited = np.flatnonzero(np.isfinite(low) | np.isfinite(high))
         return self.index(limited), self.number(low[limited]), self.number(high[limited])
 
+    @abstractmethod
     def constraints(self, read: Callable[[Any, Any], Tensor], labels: bool = True) -> list[Constraint]:
         """The laws as constraints on predictions; see `Problem.constraints`."""
-        raise NotImplementedError
 
 
 def summed(values: Tensor, at: Tensor, nodes: int) -> Tensor:
