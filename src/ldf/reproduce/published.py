@@ -109,8 +109,8 @@ GAS = Published(
         "were printed. What was assumed about each network is said with its labels.",
         "q are the predicted flows. ν10 and ν14 are of the indirect flows, which follow from pressures and ratios by "
         "Weymouth's law; σ14 is weighted by min(1, √W), and where W|q| < 0.001 the predicted flow stands in.",
-        "Where a demand has several local optima, as on gaslib-135, its label is the cheapest of those that were found. "
-        "A term 1e-5·Σ|R − 1| lets compressors without flow stand still; it is not part of the cost.",
+        "Where a demand has several local optima, as on gaslib-135, its label is the cheapest of those that were "
+        "found. A term 1e-5·Σ|R − 1| lets compressors without flow stand still; it is not part of the cost.",
         RECIPE,
     ),
 )
