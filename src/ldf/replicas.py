@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from .batch import Batch, Data, free, pick
+from .batch import Batch, Data, describe, free, pick
+from .checkpoint import as_bytes
 from .constraint import Constraint, check_names
 from .dual import Ascent, Dual
 from .engine import chunks, join, measure, pack, unpack
@@ -35,6 +37,7 @@ def fit_many(
     duals: Sequence[Rules] | None = None,
     seeds: Iterable[int] = (0,),
     folds: int | None = None,
+    subsets: Sequence[Tensor] | None = None,
     epochs: int = 80,
     batch_size: int = 64,
     lr: float = 1e-3,
@@ -62,6 +65,7 @@ def fit_many(
         seeds: of weights and batches.
         folds: K-fold cross-validation: every seed and rule is trained K times, each time without one K-th of the rows,
             on which it is validated (rows left over by the division are always trained on).
+        subsets: a training set for each seed: the labelled rows that its runs see, all of the same number.
         loss, constraints, epochs, batch_size, lr, optimizer, schedule, validation, keep, unlabelled, stratify,
             update_every, forward, checkpoint, checkpoint_seconds, progress: as for `fit`. Where `stratify` makes
             batches of different sizes in different folds, all are cut to the shortest.
@@ -91,18 +95,26 @@ def fit_many(
         checkpoint_seconds=checkpoint_seconds,
     )
     rules = list(duals) if duals is not None else [dual]
+    seeds = list(seeds)
     plan = list(itertools.product(seeds, rules, range(folds) if folds is not None else [None]))
     if not plan:
         raise ValueError("nothing to train: seeds and duals must not be empty")
     chosen = [seed for seed, _, _ in plan]
     source = Data(data, unlabelled)
+    whole = torch.arange(source.labelled)
+    sets = _check_subsets(subsets, seeds, source.labelled) if subsets is not None else [whole] * len(seeds)
+    own = [rows for rows in sets for _ in range(len(plan) // len(seeds))]
     held_out = None
     if folds is not None:
         if validation is not None:
             raise ValueError("folds hold rows out by themselves: leave validation out")
-        if not 2 <= folds <= source.labelled:
-            raise ValueError(f"folds must be between 2 and the {source.labelled} rows, got {folds}")
-        held_out = [fold_rows(source.labelled, folds, fold, seed) for seed, _, fold in plan if fold is not None]
+        if not 2 <= folds <= len(own[0]):
+            raise ValueError(f"folds must be between 2 and the {len(own[0])} rows, got {folds}")
+        held_out = [
+            rows[fold_rows(len(rows), folds, fold, seed)]
+            for rows, (seed, _, fold) in zip(own, plan, strict=True)
+            if fold is not None
+        ]
     models = []
     for seed in chosen:
         with own_random_numbers(seed, torch.device("cpu")):
@@ -110,17 +122,19 @@ def fit_many(
     first = next(models[0].parameters(), None)
     if first is None:
         raise ValueError("the model has no parameter to train")
-    task = Task(settings, source.to(first.device), validation, stratify, chosen, held_out)
+    task = Task(settings, source.to(first.device), validation, stratify, chosen, held_out, own)
     lagrangians = [
         Lagrangian(constraints, rule, rows=task.rows, updates=epochs * task.updates_per_epoch) for _, rule, _ in plan
     ]
     engine = Stacked(settings, models, lagrangians, task)
     make = optimizer or adam(lr)
-    facts = {
+    facts: dict[str, Any] = {
         "model": shapes(models[0]),
         "lr": lr,
         "runs": [[seed, repr(rule), fold] for seed, rule, fold in plan],
     }
+    if subsets is not None:
+        facts["subsets"] = hashlib.sha256(b"".join(as_bytes(rows) for rows in sets)).hexdigest()[:16]
     with own_random_numbers(chosen[0], first.device):
         fits = train(engine, task, make(engine.parameters()), chosen, checkpoint, progress, facts)
     for one, (seed, rule, fold) in zip(fits, plan, strict=True):
@@ -137,6 +151,20 @@ def fold_rows(rows: int, folds: int, fold: int, seed: int) -> Tensor:
     size = rows // folds
     order = torch.randperm(rows, generator=epoch_generator(seed, 0, stream=98))
     return order[fold * size : (fold + 1) * size].sort().values
+
+
+def _check_subsets(subsets: Sequence[Tensor], seeds: Sequence[int], rows: int) -> list[Tensor]:
+    """A set of different rows for each seed, as many in one as in the other."""
+    if len(subsets) != len(seeds):
+        raise ValueError(f"subsets must have a training set for each of the {len(seeds)} seeds, got {len(subsets)}")
+    for seed, subset in zip(seeds, subsets, strict=True):
+        if not isinstance(subset, Tensor) or subset.dtype != torch.int64 or subset.ndim != 1 or not len(subset):
+            raise TypeError(f"subsets: that of seed {seed} must be a tensor of row numbers, got {describe(subset)}")
+        if int(subset.min()) < 0 or int(subset.max()) >= rows:
+            raise ValueError(f"subsets: that of seed {seed} has a row that is not among the {rows}, numbered from 0")
+        if len(torch.unique(subset)) != len(subset) or len(subset) != len(subsets[0]):
+            raise ValueError("subsets must have different rows, and all of them the same number")
+    return [subset.cpu() for subset in subsets]
 
 
 class _Caller(nn.Module):

@@ -76,15 +76,20 @@ class Task:
         stratify: Tensor | None,
         seeds: Sequence[int],
         held_out: Sequence[Tensor] | None = None,
+        subsets: Sequence[Tensor] | None = None,
     ) -> None:
         self.settings, self.data, self.rows = settings, data, data.rows
         self.seeds = list(seeds)
+        everything = torch.arange(data.labelled)
+        own = list(subsets) if subsets is not None else [everything] * len(self.seeds)
         self.check = data
         self.separate = isinstance(validation, Mapping | tuple | list)
         if held_out is not None:
             self.held_out = list(held_out)
         elif isinstance(validation, float | int):
-            self.held_out = [_hold_out(data.labelled, validation, seed) for seed in self.seeds]
+            self.held_out = [
+                rows[_hold_out(len(rows), validation, seed)] for rows, seed in zip(own, self.seeds, strict=True)
+            ]
         elif validation is None:
             self.held_out = [torch.zeros(0, dtype=torch.int64) for _ in self.seeds]
         else:
@@ -94,10 +99,12 @@ class Task:
         self.validates = len(self.held_out[0]) > 0
         if settings.patience and not self.validates:
             raise ValueError("patience needs validation data: say validation=0.2, or give labelled data of their own")
-        excluded = [torch.zeros(0, dtype=torch.int64)] * len(self.seeds) if self.separate else self.held_out
-        everything = torch.arange(data.labelled)
-        self.training = [everything[~torch.isin(everything, out)] for out in excluded]
+        kept = [rows[:0] for rows in own] if self.separate else self.held_out
+        self.training = [rows[~torch.isin(rows, out)] for rows, out in zip(own, kept, strict=True)]
+        excluded = [everything[~torch.isin(everything, rows)] for rows in self.training]
         self.free = torch.arange(data.labelled, data.rows)
+        # Constraints on pairs look their rows up by themselves: others need unlabelled rows in the batch.
+        self.alone = any(not isinstance(c.scope, Pairs) for c in settings.constraints)
         if stratify is not None and (stratify.dtype != torch.int64 or stratify.shape != (data.labelled,)):
             raise ValueError(
                 f"stratify must be int64 of shape [{data.labelled}], got {list(stratify.shape)} {stratify.dtype}"
@@ -153,7 +160,7 @@ class Task:
         else:
             batches = shuffled(rows, self.settings.batch_size, generator)
         plan: list[Step] = [{"ids": ids} for ids in batches]
-        if len(self.free):
+        if len(self.free) and self.alone:
             order = self.free[torch.randperm(len(self.free), generator=epoch_generator(seed, epoch, 1))]
             for step, part in zip(plan, order.tensor_split(len(plan)), strict=True):
                 step["free"] = part

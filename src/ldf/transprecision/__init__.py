@@ -1,0 +1,1 @@
+"""Predict what reduced precision costs, monotonically, and find the cheapest precision that is good enough."""

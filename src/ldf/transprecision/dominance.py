@@ -1,0 +1,219 @@
+"""Which configuration dominates which: x ≼ x′ where every width of x is at most that of x′.
+
+A set of configurations is a row of bits. The set of those with at least v in variable k is prepared once for every k
+and v; what dominates a configuration is the intersection of one such set per variable. No loop runs over pairs, and
+besides the pairs that were asked for memory is bounded: some rows of bits at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+BLOCK = 1 << 23
+"""Bytes of bits worked on at a time."""
+
+LIMIT = 20_000_000
+"""Pairs handed out at most, unless told otherwise: 320 MB."""
+
+
+class Dominance:
+    """The order ≼ on the rows of a table of whole numbers, [n, variables].
+
+    >>> order = Dominance([[1, 1], [2, 1], [1, 2], [2, 2]])
+    >>> order.count(), order.pairs().tolist(), order.covering().tolist()
+    (5, [[0, 1], [0, 2], [0, 3], [1, 3], [2, 3]], [[0, 1], [0, 2], [1, 3], [2, 3]])
+    """
+
+    def __init__(self, configurations: npt.ArrayLike) -> None:
+        table = np.asarray(configurations)
+        if table.ndim != 2 or table.shape[1] == 0 or not np.issubdtype(table.dtype, np.integer):
+            raise ValueError(
+                "configurations must be a table of whole numbers with a column for each variable, got "
+                f"{table.dtype} of shape {table.shape}"
+            )
+        self.rows = len(table)
+        distinct, place = np.unique(table, axis=0, return_inverse=True)
+        # By their sum, so that what dominates a configuration comes after it.
+        order = np.argsort(distinct.sum(1), kind="stable")
+        self.table: Ints = distinct[order].astype(np.int64)
+        self.place: Ints = np.argsort(order)[place.reshape(-1)]
+        """[n] where each row's configuration stands among the distinct ones."""
+        copies = np.argsort(self.place, kind="stable")
+        self.copies = _Copies(copies, np.bincount(self.place, minlength=len(order)))
+        self.words = max(1, (len(order) + 63) // 64)
+        self._sets = [_Sets(self.table[:, column], self.words) for column in range(table.shape[1])]
+
+    def count(self, strict: bool = True) -> int:
+        """The number of pairs, without making them.
+
+        Args:
+            strict: leave out pairs of equal rows; else both (i, j) and (j, i) of equal rows count.
+        """
+        sizes = self.copies.sizes
+        total = 0 if strict else int((sizes * (sizes - 1)).sum())
+        for start, above in self._above():
+            if (sizes == 1).all():
+                total += int(np.bitwise_count(above).sum())
+            else:
+                member = _unpacked(above, len(sizes))
+                total += int((sizes[start : start + len(above)] * (member @ sizes)).sum())
+        return total
+
+    def pairs(self, strict: bool = True, limit: int | None = None, sample: int | None = None, seed: int = 0) -> Ints:
+        """Pairs (i, j) of rows with row i ≼ row j: [P, 2], ordered by i, then j.
+
+        Args:
+            strict: leave out pairs of equal rows.
+            limit: refuse to make more than this many; LIMIT by default.
+            sample: hand out so many of them, drawn without replacement, where there are more.
+            seed: of the draw.
+        """
+        total = self.count(strict)
+        chosen = None
+        if sample is not None and sample < total:
+            chosen = np.sort(np.random.default_rng(seed).choice(total, sample, replace=False, shuffle=False))
+        elif total > (LIMIT if limit is None else limit):
+            raise ValueError(
+                f"{self.rows} configurations have {total} dominated pairs, more than {LIMIT if limit is None else limit}:"
+                " ask for a sample of them, or for covering pairs"
+            )
+        found, offset = [], 0
+        for part in self._pairs(strict):
+            if chosen is not None:
+                low, high = np.searchsorted(chosen, [offset, offset + len(part)])
+                offset += len(part)
+                part = part[chosen[low:high] - (offset - len(part))]
+            found.append(part)
+        return self._sorted(found)
+
+    def covering(self) -> Ints:
+        """The pairs (i, j), i ≺ j with nothing between them: those from which all others follow. [P, 2]
+
+        Equal rows cover, and are covered by, the same rows.
+        """
+        count = len(self.table)
+        whole = np.concatenate([above for _, above in self._above()] or [np.zeros((0, 1), dtype=np.uint64)])
+        found = []
+        for start in range(0, count, 64):
+            # What dominates these rows, and what dominates that, comes after them: words before theirs are empty.
+            rest = whole[:, start // 64 :]
+            above = rest[start : start + 64]
+            row, over = np.nonzero(_unpacked(above, count - start))
+            between = np.zeros_like(above)
+            size = max(1, BLOCK // (8 * rest.shape[1]))
+            for begin in range(0, len(row), size):
+                part = slice(begin, begin + size)
+                first = np.flatnonzero(np.diff(row[part], prepend=-1))
+                between[row[part][first]] |= np.bitwise_or.reduceat(rest[over[part] + start], first, axis=0)
+            low, high = np.nonzero(_unpacked(above & ~between, count - start))
+            found.append(self.copies.expand(low + start, high + start))
+        return self._sorted(found)
+
+    def closures(self, values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """For every row, the largest value of those it dominates and the least of those that dominate it, itself and
+        rows equal to it included. values: [n] → [n], [n].
+        """
+        count = len(self.table)
+        least, most = np.full(count, np.inf), np.full(count, -np.inf)
+        np.minimum.at(least, self.place, values)
+        np.maximum.at(most, self.place, values)
+        below, above = most.copy(), least.copy()
+        for start, sets in self._above(BLOCK // 64):
+            member = _unpacked(sets, count)
+            own = slice(start, start + len(sets))
+            above[own] = np.minimum(above[own], np.where(member, least, np.inf).min(1))
+            np.maximum(below, np.where(member, most[own, None], -np.inf).max(0), out=below)
+        return below[self.place], above[self.place]
+
+    def _above(self, block: int = BLOCK) -> Iterator[tuple[int, Words]]:
+        """What dominates each distinct configuration, but for itself: bits [rows, words], some rows at a time."""
+        count = len(self.table)
+        size = max(1, block // (8 * self.words))
+        for start in range(0, count, size):
+            part = slice(start, min(start + size, count))
+            above = self._sets[0].at_least(part)
+            for sets in self._sets[1:]:
+                above &= sets.at_least(part)
+            own = np.arange(part.start, part.stop)
+            above[own - start, own // 64] &= ~(np.uint64(1) << (own % 64).astype(np.uint64))
+            yield start, above
+
+    def _pairs(self, strict: bool) -> Iterator[Ints]:
+        """All pairs of rows, some at a time."""
+        count = len(self.table)
+        for start, above in self._above(BLOCK // 8):
+            low, high = np.nonzero(_unpacked(above, count))
+            low += start
+            if not strict:
+                own = np.arange(start, start + len(above))
+                low, high = np.concatenate([low, own]), np.concatenate([high, own])
+            found = self.copies.expand(low, high)
+            yield found if strict else found[found[:, 0] != found[:, 1]]
+
+    def _sorted(self, parts: list[Ints]) -> Ints:
+        """All of them in one table, by i, then j."""
+        keys = np.concatenate([part[:, 0] * self.rows + part[:, 1] for part in parts] or [np.zeros(0, dtype=np.int64)])
+        keys.sort()
+        return np.stack(np.divmod(keys, max(1, self.rows)), 1)
+
+
+class _Sets:
+    """For one variable, the sets {x ≽ v}; made once for every v, or anew where that would take too much memory."""
+
+    def __init__(self, column: Ints, words: int) -> None:
+        values, self.rank = np.unique(column, return_inverse=True)
+        self.column, self.words = column, words
+        fits = len(values) * words * 8 <= BLOCK
+        self.prepared = _packed(column >= values[:, None], words) if fits else None
+
+    def at_least(self, rows: slice) -> Words:
+        """Bits [rows, words]: which configurations have at least as much as these rows."""
+        if self.prepared is not None:
+            return self.prepared[self.rank[rows]]
+        return _packed(self.column >= self.column[rows, None], self.words)
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """Which rows have which distinct configuration."""
+
+    rows: Ints
+    """[n] rows, those of the first configuration first."""
+    sizes: Ints
+    """[distinct] how many rows each has."""
+
+    @cached_property
+    def starts(self) -> Ints:
+        """[distinct] where each configuration's rows begin."""
+        return np.cumsum(self.sizes) - self.sizes
+
+    def expand(self, low: Ints, high: Ints) -> Ints:
+        """Pairs of distinct configurations as pairs of rows, each copy with each: [P], [P] → [Q, 2]."""
+        if len(self.rows) == len(self.sizes):
+            return np.stack([self.rows[low], self.rows[high]], 1)
+        repeats = self.sizes[low] * self.sizes[high]
+        pair = np.repeat(np.arange(len(low)), repeats)
+        within = np.arange(len(pair)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+        first, second = np.divmod(within, self.sizes[high][pair])
+        return np.stack([self.rows[self.starts[low][pair] + first], self.rows[self.starts[high][pair] + second]], 1)
+
+
+def _packed(member: npt.NDArray[np.bool_], words: int) -> Words:
+    """Bits of a table of bools, [rows, n] → [rows, words]."""
+    packed = np.zeros((len(member), 8 * words), dtype=np.uint8)
+    packed[:, : (member.shape[1] + 7) // 8] = np.packbits(member, axis=1, bitorder="little")
+    return packed.view("<u8").astype(np.uint64, copy=False)
+
+
+def _unpacked(words: Words, count: int) -> npt.NDArray[np.bool_]:
+    """The table of bools again, [rows, words] → [rows, count]."""
+    octets = np.ascontiguousarray(words).astype("<u8", copy=False).view(np.uint8)
+    return np.unpackbits(octets, axis=1, count=count, bitorder="little").view(np.bool_)

@@ -1,0 +1,114 @@
+"""Repair: the smallest change that makes predictions monotone on a set of configurations.
+
+Two ways of measuring a change, both exact: `isotonic` has the least sum of squares, `envelope` the least maximum. What
+keeps the order already is left as it is by both: a value that no other contradicts does not move.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.optimize import linprog
+from scipy.sparse.csgraph import connected_components
+
+from .dominance import Dominance, Ints
+from .precision import Floats
+
+
+def envelope(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:
+    """z = ½ (max of f over x′ ≼ x + min of f over x′ ≽ x): monotone, with the least max |z − f|.
+
+    Half of the largest f(x) − f(x′) over x ≼ x′ is how far something must move at least; no z moves further than that.
+
+    >>> envelope([0.2, 0.6, 0.4], [[1], [2], [3]])
+    array([0.2, 0.5, 0.5])
+    """
+    values, order = _check(values, configurations)
+    below, above = order.closures(values)
+    # Where nothing contradicts, both are f itself; half of each is exact, and the sum keeps the order.
+    return 0.5 * below + 0.5 * above
+
+
+def isotonic(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:
+    """The monotone z with the least Σ (z − f)²: isotonic regression on a partial order.
+
+    Values without a contradiction keep theirs: all below them are less, all above them more, and so are the means that
+    others move to. The rest falls into parts that are not connected by ≼. Each is split by recursive partitioning:
+    among its upper sets the one whose Σ (f − mean) is largest goes up, the rest goes down, until no set has a positive
+    sum and all take the mean. A split is a linear program whose corners are sets.
+
+    >>> isotonic([0.2, 0.7, 0.4, 0.4], [[1], [2], [3], [4]])
+    array([0.2, 0.5, 0.5, 0.5])
+    """
+    values, order = _check(values, configurations)
+    below, above = order.closures(values)
+    result = values.copy()
+    moving = np.flatnonzero((below > values) | (above < values))
+    if len(moving):
+        table = order.table[order.place[moving]]
+        result[moving] = _partition(values[moving], table)
+        # Means of different blocks are ordered up to the last bit of a sum: the closure settles that bit too.
+        below, above = order.closures(result)
+        result = 0.5 * below + 0.5 * above
+    return result
+
+
+def _check(values: npt.ArrayLike, configurations: npt.ArrayLike) -> tuple[Floats, Dominance]:
+    order = Dominance(configurations)
+    found = np.asarray(values, dtype=np.float64)
+    if found.shape != (order.rows,):
+        raise ValueError(f"there must be one value for each of the {order.rows} configurations, got {found.shape}")
+    if not np.isfinite(found).all():
+        row = int(np.flatnonzero(~np.isfinite(found))[0])
+        raise ValueError(f"values must be finite numbers; that of configuration {row} is {found[row]}")
+    return found, order
+
+
+def _partition(values: Floats, table: Ints) -> Floats:
+    """Isotonic regression where every value is contradicted by some other."""
+    order = Dominance(table)
+    pairs = order.covering()
+    place = order.place
+    # Equal configurations get equal values: they are one, with the weight of all.
+    weights = np.bincount(place).astype(np.float64)
+    means = np.bincount(place, values) / weights
+    links = np.unique(place[pairs], axis=0)
+    count = len(weights)
+    graph = sparse.coo_array((np.ones(len(links)), (links[:, 0], links[:, 1])), (count, count))
+    _, component = connected_components(graph, directed=False)
+    result = np.empty(count)
+    by_part = np.argsort(component, kind="stable")
+    todo = np.split(by_part, np.flatnonzero(np.diff(component[by_part])) + 1)
+    member = np.full(count, -1)
+    while todo:
+        block = todo.pop()
+        mean = float(np.average(means[block], weights=weights[block]))
+        member[block] = np.arange(len(block))
+        inside = links[(member[links] >= 0).all(1)]
+        upper = _upper(weights[block] * (means[block] - mean), member[inside])
+        member[block] = -1
+        if upper is None:
+            result[block] = mean
+        else:
+            todo += [block[upper], block[~upper]]
+    return result[place]
+
+
+def _upper(gains: Floats, links: Ints) -> npt.NDArray[np.bool_] | None:
+    """The upper set with the largest Σ gains, or None where none has more than nothing: max Σ g u, u_i ≤ u_j, 0 ≤ u ≤ 1.
+
+    The constraints' matrix is totally unimodular, so that every corner is a set.
+    """
+    scale = float(np.abs(gains).max(initial=0.0))
+    if scale == 0.0:
+        return None
+    rows = np.repeat(np.arange(len(links)), 2)
+    matrix = sparse.csr_array((np.tile([1.0, -1.0], len(links)), (rows, links.ravel())), (len(links), len(gains)))
+    bounds = {"A_ub": matrix, "b_ub": np.zeros(len(links))} if len(links) else {}
+    found = linprog(-gains / scale, bounds=(0, 1), method="highs-ds", **bounds)
+    if not found.success:
+        raise ArithmeticError(f"no upper set was found: {found.message}")
+    upper: npt.NDArray[np.bool_] = found.x > 0.5
+    worth = float(gains[upper].sum())
+    return upper if upper.any() and not upper.all() and worth > 1e-12 * scale * len(gains) else None

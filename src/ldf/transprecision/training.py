@@ -1,0 +1,271 @@
+"""M, MC and MCD on configurations: the paper's recipe and ours, any number of training sets at once.
+
+The constraint is the paper's: for x₁ ≼ x₂, ν = max(0, M(x₁) − M(x₂)), with a multiplier for every pair.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..constraint import Constraint, inequality
+from ..dual import Ascent, Dual, Fixed
+from ..replicas import fit_many
+from ..scopes import Pairs
+from ..task import MakeSchedule
+from ..training import Fit
+from .dominance import Dominance, Ints
+from .networks import Perceptron, Profiles
+from .precision import Floats
+
+MODELS = ("M", "MC", "MCD")
+
+SCALES = (0.03, 0.1, 0.3)
+"""How fast profiles may bend: one is chosen on validation rows."""
+
+ALL_PAIRS = 20_000
+"""A training set with more pairs than this is held to its covering pairs, from which the others follow."""
+
+
+class Sample(NamedTuple):
+    """A training set: widths [n, variables] and targets [n] in [0, 1], larger for more bits."""
+
+    configurations: Ints
+    targets: Floats
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """The least and the largest width of each variable."""
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+
+    def tensors(self) -> tuple[Tensor, Tensor]:
+        """The same for networks."""
+        return torch.tensor(self.low, dtype=torch.float32), torch.tensor(self.high, dtype=torch.float32)
+
+
+def monotone(pairs: Tensor) -> Constraint:
+    """ν = max(0, ŷ(x₁) − ŷ(x₂)) for pairs x₁ ≼ x₂ of rows, [P, 2], a multiplier for each."""
+    return inequality("monotone", lambda y, _: y[0] - y[1], scope=Pairs(pairs), multiplier="sample")
+
+
+def directed(ranges: Ranges, count: int, generator: np.random.Generator) -> Ints:
+    """Pairs x₁ ≺ x₂ drawn anywhere: [2, count, variables]; x₂ is x₁ with some widths raised.
+
+    In half of them one width is raised by one to four bits, and the others are drawn above it, so that it matters; in
+    the others each width is raised with probability 0.4, to anything.
+    """
+    low, high = np.array(ranges.low), np.array(ranges.high)
+    shape = (count, len(low))
+    first = generator.integers(low, high + 1, shape)
+    raised = np.where(generator.random(shape) < 0.4, generator.integers(low, high + 1, shape), first)
+    second = np.maximum(first, raised)
+    one = np.arange(count // 2)
+    which = generator.integers(len(low), size=len(one))
+    share = (first[one, which] - low[which]) / np.maximum(1, high - low)[which]
+    floor = low + np.floor(share[:, None] * (high - low)).astype(np.int64)
+    others = generator.integers(floor, high + 1)
+    others[one, which] = first[one, which]
+    first[one], second[one] = others, others
+    second[one, which] = np.minimum(first[one, which] + generator.integers(1, 5, len(one)), high[which])
+    return np.stack([first, second])
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How networks are trained.
+
+    Args:
+        duals: the rule of each model, by name, where a penalty is a mean over pairs.
+        labelled: pairs of training rows at most; None holds to all, or to the covering ones where there are many.
+        directed: pairs of configurations without labels, for the constrained models.
+        literal: weigh penalties as the paper's sums do, Σ_l L + Σ_pairs μν.
+    """
+
+    name: str
+    network: type[Perceptron] | type[Profiles]
+    duals: Mapping[str, Dual | None]
+    epochs: int
+    lr: float
+    steps: int | None = None
+    """Of an epoch; None makes batches of 64."""
+    schedule: MakeSchedule | None = None
+    labelled: int | None = None
+    directed: int = 0
+    literal: bool = False
+
+    def batch_size(self, rows: int) -> int:
+        """Rows of a step."""
+        return 64 if self.steps is None else min(1024, math.ceil(rows / self.steps))
+
+
+def one_cycle(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+    """Up to the learning rate and down to nothing, once."""
+    top = [float(group["lr"]) for group in optimizer.param_groups]
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, top, total_steps=steps)
+
+
+PAPER = Recipe(
+    "paper",
+    Perceptron,
+    {"M": None, "MC": Fixed(1.0), "MCD": Ascent(1e-3, normalise=False)},
+    epochs=150,
+    lr=1e-3,
+    literal=True,
+)
+"""The paper's settings, with its sums over pairs."""
+
+DIRECTED = Recipe(
+    "directed",
+    Perceptron,
+    {"MCD": Ascent(100.0, normalise=False, reduce="mean")},
+    epochs=150,
+    lr=1e-3,
+    labelled=0,
+    directed=3000,
+)
+"""The paper's network and rates, held to pairs without labels by a step that works."""
+
+TUNED = Recipe(
+    "tuned",
+    Profiles,
+    {"M": None, "MC": Fixed(1.0), "MCD": Ascent(100.0, normalise=False, reduce="mean")},
+    epochs=200,
+    lr=3e-2,
+    steps=4,
+    schedule=one_cycle,
+    labelled=2000,
+    directed=3000,
+)
+"""What works best."""
+
+
+def train(
+    samples: Sequence[Sample],
+    ranges: Ranges,
+    recipe: Recipe,
+    models: Sequence[str] = MODELS,
+    *,
+    seeds: Sequence[int] | None = None,
+    epochs: int | None = None,
+    progress: bool | None = None,
+    checkpoint: Path | None = None,
+) -> list[dict[str, Fit]]:
+    """The models of every training set, all trained as one stacked model.
+
+    Args:
+        samples: training sets of the same number of rows.
+        seeds: of weights, batches and pairs, one for each training set; 0, 1, … by default.
+    """
+    seeds = list(range(len(samples))) if seeds is None else list(seeds)
+    rows = len(samples[0].targets)
+    inputs = torch.from_numpy(np.concatenate([sample.configurations for sample in samples])).float()
+    targets = torch.from_numpy(np.concatenate([sample.targets for sample in samples])).float()[:, None]
+    subsets = list(torch.arange(len(inputs)).split(rows))
+    low, high = ranges.tensors()
+    options: dict[str, Any] = {
+        "loss": nn.functional.l1_loss,
+        "epochs": epochs or recipe.epochs,
+        "lr": recipe.lr,
+        "schedule": recipe.schedule,
+        "keep": "last",
+        "progress": progress,
+    }
+    scales = [0.0] * len(samples)
+    if recipe.network is Profiles:
+        scales = _choose_scales(inputs, targets, subsets, seeds, ranges, recipe, options)
+    pairs, unlabelled = _pairs(samples, ranges, recipe, seeds, len(inputs))
+    # Σ_l L + Σ_pairs μν over the number of rows is the mean of L plus P/n times the mean of μν.
+    weight = len(pairs) / len(inputs) if recipe.literal else 1.0
+    duals = [_weighted(recipe.duals[model], weight) for model in models]
+    each = iter([scale for scale in scales for _ in models])
+
+    def factory() -> nn.Module:
+        scale = next(each)
+        return Profiles(low, high, scale) if recipe.network is Profiles else Perceptron(low, high)
+
+    fits = fit_many(
+        factory,
+        (inputs, targets),
+        constraints=[monotone(pairs)] if len(pairs) else [],
+        duals=duals,
+        seeds=seeds,
+        subsets=subsets,
+        batch_size=recipe.batch_size(rows),
+        unlabelled=unlabelled,
+        checkpoint=checkpoint,
+        **options,
+    )
+    groups = [fits[i : i + len(models)] for i in range(0, len(fits), len(models))]
+    return [dict(zip(models, group, strict=True)) for group in groups]
+
+
+def _weighted(rule: Dual | None, weight: float) -> Dual | None:
+    if isinstance(rule, Fixed):
+        return replace(rule, value=rule.value * weight)
+    if isinstance(rule, Ascent) and isinstance(rule.step, float):
+        return replace(rule, step=rule.step * weight)
+    return rule
+
+
+def _pairs(
+    samples: Sequence[Sample], ranges: Ranges, recipe: Recipe, seeds: Sequence[int], start: int
+) -> tuple[Tensor, Tensor | None]:
+    """Row numbers of all pairs, [P, 2], and the rows without labels that they need, numbered from `start` on."""
+    found, free = [], None
+    offset = 0
+    for sample, seed in zip(samples, seeds, strict=True):
+        found.append(training_pairs(sample.configurations, recipe.labelled, seed) + offset)
+        offset += len(sample.targets)
+    if recipe.directed:
+        drawn = directed(ranges, recipe.directed, np.random.default_rng([seeds[0], 7]))
+        numbers = start + np.arange(recipe.directed)
+        found.append(np.stack([numbers, numbers + recipe.directed], 1))
+        free = torch.from_numpy(drawn.reshape(-1, drawn.shape[-1])).float()
+    return torch.from_numpy(np.concatenate(found)), free
+
+
+def training_pairs(configurations: Ints, limit: int | None, seed: int = 0) -> Ints:
+    """Pairs of rows to hold to: all, or covering ones where there are more than 20,000, or a sample of `limit`."""
+    order = Dominance(configurations)
+    if limit == 0:
+        return np.zeros((0, 2), dtype=np.int64)
+    if limit is not None:
+        return order.pairs(sample=limit, seed=seed)
+    return order.pairs() if order.count() <= ALL_PAIRS else order.covering()
+
+
+def _choose_scales(
+    inputs: Tensor,
+    targets: Tensor,
+    subsets: Sequence[Tensor],
+    seeds: Sequence[int],
+    ranges: Ranges,
+    recipe: Recipe,
+    options: Mapping[str, Any],
+) -> list[float]:
+    """For every training set, the scale with the least loss on a fifth of its rows, held out; constraints play no part.
+    """
+    low, high = ranges.tensors()
+    each = iter(SCALES * len(subsets))
+    fits = fit_many(
+        lambda: Profiles(low, high, next(each)),
+        (inputs, targets),
+        seeds=[seed for seed in seeds for _ in SCALES],
+        subsets=[rows for rows in subsets for _ in SCALES],
+        validation=0.2,
+        dual=None,
+        batch_size=recipe.batch_size(round(0.8 * len(subsets[0]))),
+        **options,
+    )
+    losses = np.array([fit.history.rows[-1]["val_loss"] for fit in fits]).reshape(-1, len(SCALES))
+    return [SCALES[best] for best in losses.argmin(1)]
