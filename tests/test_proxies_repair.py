@@ -13,7 +13,8 @@ import pytest
 from ldf.power.acopf import ACOPF
 from ldf.power.problem import Power
 from ldf.proxies import open_problem
-from ldf.proxies.files import check_answers, read_demands, write_answers
+from ldf.files import check_writable
+from ldf.proxies.files import read_demands, write_answers
 from ldf.proxies.nlp import Solution
 from ldf.proxies.problem import Floats
 from ldf.proxies.repair import TOLERANCE, Answer, Certifier, Projection, Untouched
@@ -267,8 +268,8 @@ def test_every_answer_is_written_with_its_certificate(
 def test_a_file_that_answers_cannot_be_written_to_is_refused_beforehand(tmp_path: Path) -> None:
     for name in ("answers.txt", "answers"):
         with pytest.raises(ValueError, match=r"answers are written to \.csv or \.parquet files"):
-            check_answers(tmp_path / name)
-    check_answers(tmp_path / "answers.Parquet")
+            check_writable(tmp_path / name, "answers")
+    check_writable(tmp_path / "answers.Parquet", "answers")
 
 
 def test_a_certificate_is_plain_data(answers: list[Answer]) -> None:

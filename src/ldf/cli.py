@@ -235,12 +235,13 @@ def predict(
     """Answer demands with a trained network; each answer comes with its certificate."""
     import torch
 
-    from .proxies.files import check_answers, write_answers
+    from .files import check_writable
+    from .proxies.files import write_answers
     from .proxies.repair import Certifier, Projection, Repair, Untouched
     from .proxies.training import Trained
     from .text import Progress
 
-    check_answers(out)
+    check_writable(out, "answers")
     trained = Trained.load(run)
     problem = trained.problem
     wanted = torch.from_numpy(_demands(demands, problem))

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ..files import write_table
 from ..text import Progress, write_whole
 from .nlp import Solution
 from .problem import Floats, Problem, Solver
@@ -146,13 +147,6 @@ def as_table(rows: dict[str, list[Any]], schema: pa.Schema, facts: dict[str, Any
         else:
             arrays.append(pa.array(values, field.type))
     return pa.Table.from_arrays(arrays, schema=schema.with_metadata({"ldf": json.dumps(facts)}))
-
-
-def write_table(table: pa.Table, path: Path) -> None:
-    """A Parquet file, whole or not at all."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
-    write_whole(path, sink.getvalue().to_pybytes())
 
 
 def read_shard(path: Path, origin: Origin) -> tuple[pa.Table, dict[str, Any]]:

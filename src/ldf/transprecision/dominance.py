@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,19 @@ BLOCK = 1 << 23
 
 LIMIT = 20_000_000
 """Pairs handed out at most, unless told otherwise: 320 MB."""
+
+
+class Violations(NamedTuple):
+    """What is not monotone."""
+
+    pairs: int
+    """Dominated pairs that were looked at."""
+    violated: int
+    """VC: those that are violated."""
+    total: float
+    """SMVC: Σ (value at x − value at x′) over them."""
+    worst: float
+    """The largest of these."""
 
 
 class Dominance:
@@ -82,8 +96,8 @@ class Dominance:
             chosen = np.sort(np.random.default_rng(seed).choice(total, sample, replace=False, shuffle=False))
         elif total > (LIMIT if limit is None else limit):
             raise ValueError(
-                f"{self.rows} configurations have {total} dominated pairs, more than {LIMIT if limit is None else limit}:"
-                " ask for a sample of them, or for covering pairs"
+                f"{self.rows} configurations have {total} dominated pairs, more than "
+                f"{LIMIT if limit is None else limit}: ask for a sample of them, or for covering pairs"
             )
         found, offset = [], 0
         for part in self._pairs(strict):
@@ -132,6 +146,18 @@ class Dominance:
             above[own] = np.minimum(above[own], np.where(member, least, np.inf).min(1))
             np.maximum(below, np.where(member, most[own, None], -np.inf).max(0), out=below)
         return below[self.place], above[self.place]
+
+    def violations(self, values: npt.ArrayLike) -> Violations:
+        """VC and SMVC: how many pairs x ≺ x′ have a larger value at x, and by how much in all. values: [n]"""
+        given = np.asarray(values, dtype=np.float64)
+        pairs = count = 0
+        total = worst = 0.0
+        for part in self._pairs(strict=True):
+            excess = given[part[:, 0]] - given[part[:, 1]]
+            excess = excess[excess > 0]
+            pairs, count, total = pairs + len(part), count + len(excess), total + float(excess.sum())
+            worst = max(worst, float(excess.max(initial=0.0)))
+        return Violations(pairs, count, total, worst)
 
     def _above(self, block: int = BLOCK) -> Iterator[tuple[int, Words]]:
         """What dominates each distinct configuration, but for itself: bits [rows, words], some rows at a time."""

@@ -103,8 +103,7 @@ class Profiles(nn.Module):
 
     @torch.no_grad()
     def repaired(self) -> Profiles:
-        """A copy whose profiles never fall, each with the least largest change: ½ (running max + reversed running min).
-        """
+        """A copy whose profiles never fall, each with the least largest change: ½ (running max + reversed running min)."""
         made = copy.deepcopy(self)
         profiles = self.profiles()
         # A variable's own knots only: the constant beyond its last must not reach back.

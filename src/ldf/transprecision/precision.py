@@ -66,7 +66,7 @@ def rounded(values: npt.ArrayLike, widths: npt.ArrayLike) -> Floats:
     """The nearest numbers with so many mantissa bits, ties to even; widths broadcast with the values.
 
     >>> rounded([1.3, 1.3, 1.3], [2, 3, 52])
-    array([1.25 , 1.25 , 1.3  ])
+    array([1.25, 1.25, 1.3 ])
     """
     values, widths = np.broadcast_arrays(np.asarray(values, dtype=np.float64), np.asarray(widths))
     return Rounding(widths.reshape(-1))(values.reshape(-1)).reshape(values.shape)
