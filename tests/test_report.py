@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ldf.history import History
-from ldf.reproduce import report
+from ldf.reproduce import figures, report
 
 MEANS = {"mean": 8.12, "linear": 1.23, "previous": 0.912, "M": 0.456, "MC": 0.0789, "MCD": 0.0234}
 PAPER = {"M": 0.5, "MC": 0.05, "MCD": 0.0234}
@@ -226,14 +226,14 @@ def test_a_figure_that_is_not_there_is_refused_before_anything_is_written(tmp_pa
 
 def test_errors_figure_has_a_panel_for_each_group(tmp_path: Path) -> None:
     names = {"p": "$p^g$", "v": "v"}
-    report.errors_figure(rows(), tmp_path / "one.png", names)
-    report.errors_figure(rows() + rows("case118_ieee", slack=1), tmp_path / "two.png", names)
+    figures.errors_figure(rows(), tmp_path / "one.png", names)
+    figures.errors_figure(rows() + rows("case118_ieee", slack=1), tmp_path / "two.png", names)
     one, two = size(tmp_path / "one.png"), size(tmp_path / "two.png")
     assert one[0] >= 600
     assert one[1] >= 400
     assert two == (2 * one[0], one[1])
     with pytest.raises(ValueError, match="no rows"):
-        report.errors_figure([], tmp_path / "none.png", names)
+        figures.errors_figure([], tmp_path / "none.png", names)
 
 
 @pytest.mark.filterwarnings("error")
@@ -248,15 +248,15 @@ def test_errors_figure_has_a_panel_for_each_group(tmp_path: Path) -> None:
 )
 def test_errors_figure_draws_zeros_and_gaps(tmp_path: Path, changes: dict) -> None:
     some = [row | (changes if i % 2 else {}) for i, row in enumerate(rows())]
-    report.errors_figure(some + rows("case118_ieee", **changes), tmp_path / "errors.png", {})
+    figures.errors_figure(some + rows("case118_ieee", **changes), tmp_path / "errors.png", {})
     assert min(size(tmp_path / "errors.png")) >= 400
 
 
 def test_errors_figure_draws_zeros_inside_and_the_papers_figures_hollow(tmp_path: Path, monkeypatch) -> None:
-    figures = []
-    monkeypatch.setattr(report, "_save", lambda figure, path: figures.append(figure))
-    report.errors_figure([row | ({"mean": 0.0} if row["model"] == "MC" else {}) for row in rows()], tmp_path / "x", {})
-    (axes,) = figures[0].axes
+    drawn: list = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure))
+    figures.errors_figure([row | ({"mean": 0.0} if row["model"] == "MC" else {}) for row in rows()], tmp_path / "x", {})
+    (axes,) = drawn[0].axes
     assert axes.get_yscale() == "log"
     bottom, top = axes.get_ylim()
     points = [
@@ -279,13 +279,13 @@ def test_traces_figure_has_a_panel_for_each_law_also_for_laws_that_are_kept(tmp_
         )
 
     traces = {"M": history("ab", 1.0), "MC": history("abc", 0.5), "MCD": history("abcd", 0.1)}
-    report.traces_figure(traces, tmp_path / "four.png", {"a": "law ν_a"})
-    report.traces_figure({"MCD": history("a", 1.0), "peer": history("a", 2.0)}, tmp_path / "one.png")
-    report.traces_figure({"MCD": History([{"epoch": 1, "nu_mean/a": 0.0}])}, tmp_path / "short.png")
+    figures.traces_figure(traces, tmp_path / "four.png", {"a": "law ν_a"})
+    figures.traces_figure({"MCD": history("a", 1.0), "peer": history("a", 2.0)}, tmp_path / "one.png")
+    figures.traces_figure({"MCD": History([{"epoch": 1, "nu_mean/a": 0.0}])}, tmp_path / "short.png")
     four, one = size(tmp_path / "four.png"), size(tmp_path / "one.png")
     assert four[0] >= 900
     assert four[1] >= 600  # two by two
     assert one[1] < four[1]
     assert size(tmp_path / "short.png") == one
     with pytest.raises(ValueError, match="no law"):
-        report.traces_figure({"M": History([{"epoch": 1, "loss": 0.5}])}, tmp_path / "none.png")
+        figures.traces_figure({"M": History([{"epoch": 1, "loss": 0.5}])}, tmp_path / "none.png")

@@ -18,8 +18,9 @@ from ..proxies.repair import Projection
 from ..proxies.sampling import Mode, Sampling
 from ..proxies.study import Run, Study, summary
 from ..proxies.training import MODELS
+from .figures import errors_figure, traces_figure
 from .published import PUBLISHED, REPAIRS
-from .report import Figure, errors_figure, traces_figure, write
+from .report import Figure, write
 
 
 @dataclass(frozen=True)

@@ -77,13 +77,11 @@ class Kernel:
         """The outputs in double precision, [outputs, 1]."""
         found = self.outputs(np.full((1, len(self.variables)), FULL))
         if not found.size or not np.isfinite(found).all():
-            raise ValueError(
-                f"kernel {self.name!r}: its outputs in double precision must be finite numbers, got {found}"
-            )
+            raise ValueError(f"kernel {self.name!r}: its outputs in double precision must be finite, got {found}")
         return found
 
     def errors(self, configurations: npt.ArrayLike) -> Floats:
-        """max_i (out_i − ref_i)²/ref_i² of each configuration, [C]; ∞ where an output is not finite, or misses a zero."""
+        """max_i (out_i − ref_i)²/ref_i² of each configuration, [C]; ∞ where an output is not finite."""
         configurations = check_configurations(configurations, self.variables)
         reference = self.reference
         found = np.empty(len(configurations))

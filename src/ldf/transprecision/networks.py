@@ -38,7 +38,7 @@ class Scaled(nn.Module):
 
 
 class Profiles(nn.Module):
-    """y = softmin_i g_i(x_i): the least precise variable has the say, and each g_i is a learned profile over its widths.
+    """y = softmin_i g_i(x_i): the least precise variable has the say; each g_i is a learned profile over its widths.
 
     Rounding a variable to x bits contributes about c·2^(−x) to an output's relative error, and contributions add up, so
     that y = −log Σ_i exp(−g_i(x_i)/T) · T with straight lines g_i. A profile is such a line plus steps of its own at
@@ -103,7 +103,7 @@ class Profiles(nn.Module):
 
     @torch.no_grad()
     def repaired(self) -> Profiles:
-        """A copy whose profiles never fall, each with the least largest change: ½ (running max + reversed running min)."""
+        """A copy whose profiles never fall, moved the least: ½ (running maximum + reversed running minimum)."""
         made = copy.deepcopy(self)
         profiles = self.profiles()
         # A variable's own knots only: the constant beyond its last must not reach back.

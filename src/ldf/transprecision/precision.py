@@ -37,7 +37,7 @@ class Rounding:
         rounds = drop > 0
         self.drop = drop
         self.odd = rounds.astype(np.uint64)
-        # Half a unit of the last kept bit, less one: with the kept bit itself added, a tie carries only into an odd one.
+        # Half a unit of the last kept bit, less one: with that bit itself added, a tie carries only into an odd one.
         self.below_half = np.where(rounds, (one << (drop - rounds)) - one, np.uint64(0))
         self.keep = ~((one << drop) - one)
         self.exact = not bool(rounds.any())

@@ -29,6 +29,13 @@ REFERENCE = 4000
 """Training configurations kept for repair, at most."""
 
 
+@torch.no_grad()
+def predictions(network: nn.Module, configurations: Ints) -> Floats:
+    """What a network gives for configurations, [n], in double precision."""
+    found: Floats = copy.deepcopy(network).double()(torch.from_numpy(configurations).double())[:, 0].numpy()
+    return found
+
+
 @dataclass
 class Predictor:
     """Predicts the target of a configuration, never lower (or never higher) for one that has more of everything.
@@ -150,9 +157,7 @@ class Predictor:
         return np.asarray(((asked < self.ranges.low) | (asked > self.ranges.high)).any(1))
 
     def _raw(self, network: nn.Module, configurations: Ints) -> Floats:
-        with torch.no_grad():
-            found: Floats = copy.deepcopy(network).double()(torch.from_numpy(configurations).double())[:, 0].numpy()
-        return self.offset + self.span * found
+        return self.offset + self.span * predictions(network, configurations)
 
     def _check(self, configurations: npt.ArrayLike) -> Ints:
         asked = np.asarray(configurations)

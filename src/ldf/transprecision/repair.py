@@ -96,7 +96,7 @@ def _partition(values: Floats, table: Ints) -> Floats:
 
 
 def _upper(gains: Floats, links: Ints) -> npt.NDArray[np.bool_] | None:
-    """The upper set with the largest Σ gains, or None where none has more than nothing: max Σ g u, u_i ≤ u_j, 0 ≤ u ≤ 1.
+    """The upper set with the largest Σ gains, or None where none is positive: max Σ g u, u_i ≤ u_j, 0 ≤ u ≤ 1.
 
     The constraints' matrix is totally unimodular, so that every corner is a set.
     """

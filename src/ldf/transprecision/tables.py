@@ -123,9 +123,8 @@ def read_table(path: Path, target_name: str | None = None, variables: Sequence[s
     columns = read_columns(path, "configurations")
     name = target_name or next((name for name in reversed(RESULTS) if name in columns), None)
     if name is None or name not in columns:
-        raise ValueError(
-            f"{path} has no column {target_name or ' or '.join(reversed(RESULTS))!r} to learn; it has: {', '.join(columns)}"
-        )
+        wanted = target_name or " or ".join(reversed(RESULTS))
+        raise ValueError(f"{path} has no column {wanted} to learn; it has: {', '.join(columns)}")
     values = np.array(columns[name], dtype=np.float64)
     if target_name is None and name == "error":
         if (values < 0).any() or np.isnan(values).any():

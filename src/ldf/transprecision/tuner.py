@@ -1,0 +1,281 @@
+"""Which widths keep the error within a bound at the fewest bits: a search led by a monotone predictor.
+
+Every error that counts is measured by running the kernel; the predictor only says what to run next. Because it is a
+softmin of profiles, its own cheapest configuration is found exactly, by dynamic programming over the sum of bits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from ..text import Progress
+from .dominance import Ints
+from .kernels import LOW, Kernel, target
+from .networks import Profiles
+from .precision import FULL, Floats
+from .tables import run
+from .training import TUNED, Ranges, Sample, train
+
+Configuration = tuple[int, ...]
+
+MARGINS = tuple(0.005 * step for step in range(-6, 15))
+"""By how much y is asked to be better than needed: what the predictor may be wrong by."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A configuration that keeps the bound, and what it took to find it."""
+
+    configuration: Configuration
+    error: float
+    runs: int
+    """Different configurations that were run."""
+
+    @property
+    def bits(self) -> int:
+        """Σ of the widths."""
+        return sum(self.configuration)
+
+
+@dataclass
+class Runs:
+    """A kernel under a bound, every configuration run once and remembered."""
+
+    kernel: Kernel
+    bound: float
+    low: int = LOW
+    known: dict[Configuration, float] = field(default_factory=dict)
+
+    def errors(self, wanted: Iterable[Configuration]) -> list[float]:
+        """The errors of these configurations; those not known are run, together."""
+        asked = list(wanted)
+        new = [each for each in dict.fromkeys(asked) if each not in self.known]
+        if new:
+            found = run(self.kernel, np.array(new, dtype=np.int64), progress=False)
+            self.known |= dict(zip(new, found.tolist(), strict=True))
+        return [self.known[each] for each in asked]
+
+    def holds(self, configuration: Configuration) -> bool:
+        """Whether its error is within the bound."""
+        return self.errors([configuration])[0] <= self.bound
+
+    def uniform(self) -> int:
+        """The least width that keeps the bound for all variables alike, by bisection."""
+        size = len(self.kernel.variables)
+        if not self.holds((FULL,) * size):
+            raise ValueError(
+                f"the bound {self.bound:.3g} cannot be kept: with {FULL} bits everywhere {self.kernel.name} has an "
+                f"error of {self.errors([(FULL,) * size])[0]:.3g}"
+            )
+        low, high = self.low - 1, FULL
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.holds((middle,) * size) else (middle, high)
+        return high
+
+    def cheapest(self) -> Found:
+        """The cheapest configuration that was run and keeps the bound; of several, the one with the least error."""
+        kept = [(sum(each), error, each) for each, error in self.known.items() if error <= self.bound]
+        _, error, configuration = min(kept)
+        return Found(configuration, error, len(self.known))
+
+    def descend(self) -> None:
+        """Lower widths by a bit, that of the least error first, until none can be lowered: the plain greedy search."""
+        current = self.cheapest().configuration
+        while True:
+            lower = [_moved(current, {i: -1}) for i in range(len(current)) if current[i] > self.low]
+            errors = self.errors(lower)
+            kept = [(error, each) for error, each in zip(errors, lower, strict=True) if error <= self.bound]
+            if not kept:
+                return
+            current = min(kept)[1]
+
+
+def greedy(kernel: Kernel, bound: float, low: int = LOW) -> Found:
+    """From the least uniform width, give up one bit after the other, always the one that costs the least error."""
+    runs = Runs(kernel, bound, low)
+    runs.uniform()
+    runs.descend()
+    return runs.cheapest()
+
+
+def tune(
+    kernel: Kernel,
+    bound: float,
+    *,
+    low: int = LOW,
+    seed: int = 0,
+    first: int | None = None,
+    rounds: int = 8,
+    progress: bool | None = False,
+) -> Found:
+    """The cheapest configuration found whose error, measured, is at most the bound; no width of it can be lowered.
+
+    First the least uniform width by bisection, then configurations drawn around it; in every round the predictor is
+    trained on all that was run, and what it takes for cheapest is run; in the end single bits and exchanges of bits
+    between variables are tried.
+
+    Args:
+        bound: on max_i (out_i − ref_i)²/ref_i².
+        low: the smallest width to use.
+        first: configurations drawn before the first round; by default three a variable.
+        rounds: at most; the search goes on as long as it finds cheaper ones.
+    """
+    if not (math.isfinite(bound) and bound > 0):
+        raise ValueError(f"the largest error allowed must be a number > 0, got {bound}")
+    size = len(kernel.variables)
+    runs = Runs(kernel, bound, low)
+    width = runs.uniform()
+    line = Progress(rounds + 1, "round", progress)
+    least, most = max(low, width - 8), min(FULL, width + 6)
+    ranges = Ranges((least,) * size, (most,) * size)
+    generator = np.random.default_rng(seed)
+    drawn = generator.integers(least, most + 1, (first or 3 * size, size))
+    runs.errors([tuple(row) for row in drawn.tolist()])
+    stuck = 0
+    for number in range(rounds):
+        before = runs.cheapest().bits
+        network = _train(runs, ranges, seed)
+        asked = [_cheapest(network, ranges, float(target(bound)) + margin) for margin in MARGINS]
+        _climb(runs, sorted({each for each in asked if each is not None and sum(each) < before}, key=sum))
+        line.update(number + 1, lambda: f"{runs.cheapest().bits} bits, {len(runs.known)} runs")
+        stuck = stuck + 1 if runs.cheapest().bits == before else 0
+        if stuck == 3:
+            break
+    network = _train(runs, ranges, seed)
+    _settle(runs, network)
+    _exchange(runs, network)
+    line.update(rounds + 1, lambda: f"{runs.cheapest().bits} bits, {len(runs.known)} runs")
+    return runs.cheapest()
+
+
+def _climb(runs: Runs, ladder: list[Configuration]) -> None:
+    """Bisect a ladder of ever safer configurations for the first that keeps the bound."""
+    low, high = -1, len(ladder)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if runs.holds(ladder[middle]) else (middle, high)
+
+
+def _settle(runs: Runs, network: Profiles) -> None:
+    """Lower widths by a bit, what the predictor finds safest first, until none can be lowered: all were tried."""
+    current = runs.cheapest().configuration
+    failed: set[int] = set()
+    while True:
+        free = [i for i, width in enumerate(current) if width > runs.low and i not in failed]
+        if not free:
+            # What failed at a configuration with more bits has to fail here too before it counts.
+            lower = [_moved(current, {i: -1}) for i, width in enumerate(current) if width > runs.low]
+            kept = [each for each in lower if runs.holds(each)]
+            if not kept:
+                return
+            current, failed = kept[0], set()
+            continue
+        lower = [_moved(current, {i: -1}) for i in free]
+        best = int(np.argmax(_predict(network, lower)))
+        if runs.holds(lower[best]):
+            current = lower[best]
+        else:
+            failed.add(free[best])
+
+
+def _train(runs: Runs, ranges: Ranges, seed: int) -> Profiles:
+    """The tuned MCD network on all that was run within the ranges, repaired."""
+    table = np.array(list(runs.known), dtype=np.int64)
+    targets = target(list(runs.known.values()))
+    inside = ((table >= ranges.low) & (table <= ranges.high)).all(1)
+    sample = Sample(table[inside], targets[inside])
+    fit = train([sample], ranges, TUNED, ["MCD"], seeds=[seed], epochs=100, progress=False)[0]["MCD"]
+    assert isinstance(fit.model, Profiles)
+    return fit.model.repaired().double()
+
+
+@torch.no_grad()
+def _cheapest(network: Profiles, ranges: Ranges, wanted: float) -> Configuration | None:
+    """The fewest bits with a predicted y ≥ wanted; of several, the one with the largest y.
+
+    y ≥ t where Σ_i exp(−g_i(x_i)/T) ≤ C, for any t between floor and ceiling: the least sum for every number of bits
+    is found variable by variable.
+    """
+    costs = _costs(network, ranges)
+    best = np.full((1,), 0.0)
+    choices: list[Ints] = []
+    for cost in costs:
+        width = len(cost)
+        sums = np.full((width, len(best) + width - 1), np.inf)
+        for extra in range(width):
+            sums[extra, extra : extra + len(best)] = best + cost[extra]
+        choices.append(sums.argmin(0))
+        best = sums.min(0)
+    for bits in range(len(best)):
+        widths = _walk(choices, bits)
+        configuration = tuple(int(w) for w in np.array(ranges.low) + widths)
+        if bits == len(best) - 1 or best[bits] <= _budget(network, wanted):
+            return configuration if _predict(network, [configuration])[0] >= wanted else None
+    return None
+
+
+def _costs(network: Profiles, ranges: Ranges) -> list[Floats]:
+    """exp(−g_i(x)/T) for every variable and every width of its range."""
+    found = []
+    temperature = float(network.log_temperature.exp())
+    profiles = network.profiles().numpy()
+    for i, (least, most) in enumerate(zip(ranges.low, ranges.high, strict=True)):
+        found.append(np.exp(-profiles[i, : most - least + 1] / temperature))
+    return found
+
+
+def _budget(network: Profiles, wanted: float) -> float:
+    """Σ exp(−g/T) at most, for y ≥ wanted: exp(y/T) = exp(floor/T) + 1/(exp(−ceiling/T) + Σ)."""
+    temperature = float(network.log_temperature.exp())
+    rest = math.exp(wanted / temperature) - math.exp(float(network.floor) / temperature)
+    if rest <= 0:
+        return math.inf
+    return 1.0 / rest - math.exp(-float(network.ceiling) / temperature)
+
+
+def _walk(choices: list[Ints], bits: int) -> Ints:
+    """Back through the choices of every variable: how many bits above its least each has."""
+    widths = np.zeros(len(choices), dtype=np.int64)
+    for i in reversed(range(len(choices))):
+        widths[i] = choices[i][bits]
+        bits -= int(widths[i])
+    return widths
+
+
+@torch.no_grad()
+def _predict(network: Profiles, configurations: list[Configuration]) -> Floats:
+    found: Floats = network(torch.tensor(configurations, dtype=torch.float64))[:, 0].numpy()
+    return found
+
+
+def _exchange(runs: Runs, network: Profiles) -> None:
+    """Take two bits away and give one to a variable; what the predictor likes best is run, until nothing is cheaper."""
+    size = len(runs.kernel.variables)
+    while True:
+        best = runs.cheapest().configuration
+        tried = [
+            _moved(best, moves)
+            for up in range(size)
+            for i in range(size)
+            for j in range(i, size)
+            if up not in (i, j)
+            for moves in ([{i: -2, up: 1}] if i == j else [{i: -1, j: -1, up: 1}])
+        ]
+        tried = [each for each in tried if min(each) >= runs.low and max(each) <= FULL and each not in runs.known]
+        if not tried:
+            return
+        order = np.argsort(-_predict(network, tried))[:size]
+        runs.errors([tried[i] for i in order])
+        if runs.cheapest().bits == sum(best):
+            return
+        _settle(runs, network)
+
+
+def _moved(configuration: Configuration, moves: dict[int, int]) -> Configuration:
+    return tuple(width + moves.get(i, 0) for i, width in enumerate(configuration))
