@@ -91,6 +91,15 @@ def test_a_kernel_in_full_precision_and_all_configurations_at_once(name, count):
         assert errors[i] == (worst if np.isfinite(alone).all() else np.inf)
 
 
+@pytest.mark.parametrize("name", VARIABLES)
+def test_every_variable_matters(name):
+    count = VARIABLES[name]
+    table = np.where(np.eye(count, dtype=bool), 3, FULL)
+    errors = open_kernel(name).errors(table)
+    assert (errors > 1e-9).all()
+    assert (errors > open_kernel(name).errors(np.where(table == 3, 30, FULL))).all()
+
+
 @pytest.mark.parametrize("by_hand", [saxpy_by_hand, convolution_by_hand, fwt_by_hand])
 def test_a_kernel_assignment_by_assignment(by_hand):
     name = by_hand.__name__.removesuffix("_by_hand")
@@ -233,8 +242,13 @@ def test_errors_at_zero_and_infinity():
     def pole(x):
         return 1.0 / (x(1.3) - 1.25)
 
+    @kernel
+    def root(x):
+        return np.sqrt(x(1.3) - 1.29)
+
     assert zeros.errors([[52, 52], [51, 52], [8, 52], [52, 1]]).tolist() == [0, np.inf, np.inf, 0]
     assert pole.errors([[52], [2]]).tolist() == [0, np.inf]
+    assert root.errors([[52], [2]]).tolist() == [0, np.inf]
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_isotonic_with_equal_rows():
     assert envelope([1.0, 4.0, 2.0], [[5, 5], [5, 5], [6, 4]]).tolist() == [2.5, 2.5, 2.0]
 
 
-@pytest.mark.parametrize("small", [1e-3, 1e-6, 1e-8, 1e-10])
+@pytest.mark.parametrize("small", [1e-3, 1e-6, 1e-8])
 def test_isotonic_where_some_contradictions_are_much_smaller_than_others(small):
     random = np.random.default_rng(0)
     for noise in ([-1.0, 6.0], *random.standard_normal((5, 20))):

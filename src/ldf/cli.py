@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from . import __version__
+from .transprecision import commands as transprecision
 
 if TYPE_CHECKING:
     from .proxies.problem import Problem, Solver
@@ -23,6 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(transprecision.app)
 
 
 Kind = Literal["power", "gas"]
@@ -31,7 +33,7 @@ Model = Literal["M", "MC", "MCD"]
 RecipeName = Literal["paper", "tuned"]
 Modes = Literal["shared", "independent", "both"]
 Recipes = Literal["paper", "tuned", "both"]
-Table = Literal["power-errors", "gas-errors", "violations", "all"]
+Table = Literal["power-errors", "gas-errors", "violations", "transprecision", "all"]
 
 Case = Annotated[
     str,
@@ -286,12 +288,24 @@ def doctor(run: Run) -> None:
 def reproduce(
     table: Annotated[Table, typer.Argument(help="The table, or all of them.")],
     out: Annotated[Path, typer.Option(help="The folder for results.json, table.md, figures and index.html.")],
-    case: Annotated[list[str] | None, typer.Option(help="A case; may be given several times. All by default.")] = None,
+    case: Annotated[
+        list[str] | None,
+        typer.Option(help="A network, or a size of training sets; may be given several times. All by default."),
+    ] = None,
+    kernel: Annotated[
+        list[str] | None, typer.Option(help="transprecision: a kernel; may be given several times.")
+    ] = None,
     sampling: Annotated[Modes, typer.Option(help="How demands are drawn.")] = "both",
-    recipe: Annotated[Recipes, typer.Option(help="The paper's recipe, ours, or both.")] = "tuned",
+    recipe: Annotated[
+        Recipes | None,
+        typer.Option(help="The paper's recipe, ours, or both; by default ours, for transprecision both."),
+    ] = None,
     samples: Annotated[int | None, typer.Option(min=20, help="Labels; 4000 by default.")] = None,
     epochs: Epochs = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Networks of each kind; 5 by default.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Networks of each kind; 5 by default, 10 training sets for transprecision."),
+    ] = None,
     repairs: Annotated[int, typer.Option(min=1, help="Test rows to repair, for violations.")] = 100,
     quick: Annotated[bool, typer.Option("--quick", help="A look in minutes: few labels, epochs and seeds.")] = False,
     work: Annotated[
@@ -301,13 +315,24 @@ def reproduce(
     workers: Workers = None,
 ) -> None:
     """Make a table of the paper again, from labels to page; goes on where it was stopped."""
+    from .reproduce import transprecision as precision
     from .reproduce.networks import TABLES, Options, make
 
+    sizes = [one for one in case or () if one.isdigit()]
+    cells = precision.Options(
+        kernels=kernel or ["correlation"],
+        sizes=[int(size) for size in sizes] or (precision.SIZES[:1] if quick else precision.SIZES),
+        recipes=["paper", "tuned"] if recipe in ("both", None) else [recipe],
+        sets=seeds or (2 if quick else 10),
+        epochs=epochs or (30 if quick else None),
+        workers=workers,
+        progress=True,
+    )
     options = Options(
-        cases=case or None,
+        cases=[one for one in case or () if not one.isdigit()] or None,
         first=quick,
         samplings=["shared", "independent"] if sampling == "both" else [sampling],
-        recipes=["paper", "tuned"] if recipe == "both" else [recipe],
+        recipes=["paper", "tuned"] if recipe == "both" else [recipe or "tuned"],
         samples=samples or (400 if quick else 4000),
         seeds=seeds or (2 if quick else 5),
         epochs=epochs or (10 if quick else None),
@@ -317,8 +342,13 @@ def reproduce(
     )
     if table == "all":
         for name, each in TABLES.items():
-            if options.of(each.kinds):
+            if options.of(each.kinds) and not (sizes and not options.cases):
                 _finish(make(each, out / name, work or out / "work", options, _command()))
+        if sizes or not options.cases:
+            place = out / "transprecision"
+            _finish(precision.make(place, work or out / "work", cells, _command()))
+    elif table == "transprecision":
+        _finish(precision.make(out, work or out / "work", cells, _command()))
     else:
         _finish(make(TABLES[table], out, work or out / "work", options, _command()))
 

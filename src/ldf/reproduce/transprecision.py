@@ -17,13 +17,14 @@ from ..proxies.study import summary
 from ..text import Progress, write_whole
 from ..transprecision import peers
 from ..transprecision.dominance import Dominance, Ints
-from ..transprecision.kernels import KERNELS, Kernel, target
-from ..transprecision.precision import Floats
+from ..transprecision.kernels import KERNELS, LOW, Kernel, target
+from ..transprecision.networks import Profiles
+from ..transprecision.precision import FULL, Floats
 from ..transprecision.predictor import predictions
-from ..transprecision.repair import isotonic
+from ..transprecision.repair import envelope, isotonic
 from ..transprecision.tables import draw
 from ..transprecision.training import DIRECTED, PAPER, TUNED, Ranges, Sample, train, training_pairs
-from .figures import curves_figure
+from .figures import curves_figure, grid, save
 from .report import Figure, write
 
 SIZES = (200, 400, 600, 800, 1000)
@@ -134,6 +135,14 @@ def make(out: Path, work: Path, options: Options, command: str) -> tuple[list[di
             path = f"{_table(kernel)}-{recipe}.png"
             curves_figure(chosen, out / path, ("VC", "SMVC", "MAE y"), "training configurations")
             figures.append(Figure(path, f"{kernel}, {recipe} recipe, against the size of the training set"))
+        if "tuned" in options.recipes:
+            largest = max(options.sizes)
+            found = results[Job(kernel, "tuned", largest, options.sets, options.epochs)]
+            assert found is not None
+            path = f"profiles-{kernel}.png"
+            _profiles_figure(kernel, found["picture"], out / path)
+            caption = f"{kernel}: the profile of each variable, and predictions on test configurations; MCD repaired"
+            figures.append(Figure(path, f"{caption}, {largest} training configurations, first set"))
     return rows, write(out, "Transprecision computing", rows, figures, NOTES, facts)
 
 
@@ -189,8 +198,9 @@ def _run(job: Job, work: Path) -> Job:
     every = contradicting if job.recipe == "paper" else scattered
     sets = [rows[: job.size] for rows in every(pool, job.sets, max(*SIZES, job.size))]
     samples = [Sample(pool.configurations[rows], pool.targets[rows]) for rows in sets]
-    ranges = Ranges((4,) * len(kernel.variables), (52,) * len(kernel.variables))
+    ranges = Ranges((LOW,) * len(kernel.variables), (FULL,) * len(kernel.variables))
     scores: dict[str, list[dict[str, float]]] = {}
+    picture: dict[str, Any] = {}
     order = Dominance(test.configurations)
 
     def add(model: str, values: Floats) -> None:
@@ -204,7 +214,11 @@ def _run(job: Job, work: Path) -> Job:
     for sample, models in zip(samples, fits, strict=True):
         for model, fit in models.items():
             add(model, predictions(fit.model, test.configurations))
-        add("MCD repaired", _repaired(models["MCD"].model, sample, test))
+        repaired = _repaired(models["MCD"].model, sample, test)
+        add("MCD repaired", repaired)
+        if isinstance(models["MCD"].model, Profiles) and not picture:
+            profiles = models["MCD"].model.repaired().profiles().detach().tolist()
+            picture = {"profiles": profiles, "measured": test.targets.tolist(), "predicted": repaired.tolist()}
     if job.recipe == "paper":
         for models in train(samples, ranges, DIRECTED, ["MCD"], epochs=job.epochs, progress=False):
             add("MCD directed", predictions(models["MCD"].model, test.configurations))
@@ -219,18 +233,33 @@ def _run(job: Job, work: Path) -> Job:
         f"configurations; {time.monotonic() - begun:.0f} s"
     )
     job.path(work).parent.mkdir(parents=True, exist_ok=True)
-    write_whole(job.path(work), json.dumps({"version": VERSION, "facts": facts, "scores": scores}, indent=1))
+    write_whole(job.path(work), json.dumps({"version": VERSION, "facts": facts, "scores": scores, "picture": picture}))
     return job
 
 
 def _repaired(network: Any, sample: Sample, test: Sample) -> Floats:
-    from ..transprecision.networks import Profiles
-    from ..transprecision.repair import envelope
-
     if isinstance(network, Profiles):
         return envelope(predictions(network.repaired(), test.configurations), test.configurations)
     both = np.concatenate([test.configurations, sample.configurations])
     return isotonic(predictions(network, both), both)[: len(test.targets)]
+
+
+def _profiles_figure(kernel: str, picture: Mapping[str, Any], path: Path) -> None:
+    """Left: g of every variable over its widths. Right: predicted against measured y."""
+    figure, (left, right) = grid(2, 5.2, 4.2, columns=2)
+    variables = KERNELS[kernel].variables
+    for i, (name, profile) in enumerate(zip(variables, picture["profiles"], strict=True)):
+        style = ("-", "--", "-.", ":")[i // 7 % 4]
+        left.plot(range(LOW, FULL + 1), profile, linestyle=style, linewidth=1.4, label=name)
+    left.set_xlabel("mantissa bits", fontsize=9)
+    left.set_ylabel("profile g: y if all others were exact", fontsize=9)
+    left.legend(fontsize=7, ncols=2 if len(variables) > 7 else 1, frameon=False)
+    top = max(*picture["measured"], *picture["predicted"])
+    right.plot([0, top], [0, top], color="#888888", linewidth=0.8)
+    right.scatter(picture["measured"], picture["predicted"], s=6, alpha=0.5, color="#0072B2", linewidths=0)
+    right.set_xlabel("y measured", fontsize=9)
+    right.set_ylabel("y predicted", fontsize=9)
+    save(figure, path)
 
 
 def score(values: Floats, test: Sample, order: Dominance) -> dict[str, float]:

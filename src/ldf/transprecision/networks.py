@@ -70,7 +70,8 @@ class Profiles(nn.Module):
         knots = int(counts.max())
         self.register_buffer("low", low)
         self.register_buffer("last", counts - 1)
-        self.register_buffer("spacing", ((high - low) / (counts - 1)).clamp_min(1e-9))
+        # A variable with one value stays at its first knot whatever it is asked for.
+        self.register_buffer("spacing", torch.where(high > low, (high - low) / (counts - 1), torch.inf))
         self.register_buffer("start", torch.arange(variables) * knots)
         # Beyond a variable's own last knot nothing is looked up.
         self.register_buffer("ramp", (torch.arange(knots) / (counts[:, None] - 1)).clamp(max=1))
