@@ -1,12 +1,17 @@
 """fit_many: the same results as fit, one by one, for every scope and rule."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from helpers import dispatch, dispatch_constraints, network
 from torch import Tensor, nn
 
 import ldf
+from ldf.batch import Data
 from ldf.replicas import fold_rows
+from ldf.task import Settings, Task
+from ldf.training import call_on_inputs
 
 mse = nn.functional.mse_loss
 
@@ -138,3 +143,177 @@ def test_a_degree_that_is_not_finite_is_named() -> None:
     root = ldf.inequality("root", lambda y, batch: (y - 0.4).sqrt() if y.shape[0] > 0 else y)
     with pytest.raises(ldf.ConstraintError, match="'root'"):
         ldf.fit_many(network, dispatch(64), loss=mse, constraints=[root], seeds=[0, 1], epochs=2, progress=False)
+
+
+# ---------------------------------------------------------------- subsets
+
+
+def constraints_of_subsets(pairs: Tensor) -> list[ldf.Constraint]:
+    return [
+        *dispatch_constraints(),
+        ldf.equality("own", lambda y, b: y[:, :1] - y[:, 1:2], multiplier="sample"),
+        ldf.inequality("monotone", lambda y, p: y[0] - y[1], scope=ldf.Pairs(pairs), multiplier="sample"),
+    ]
+
+
+@pytest.mark.parametrize("validation", [None, 0.25])
+def test_a_run_on_a_subset_is_fit_on_these_rows_alone(validation: float | None) -> None:
+    inputs, targets, free = (part.double() for part in (*dispatch(90), dispatch(10, seed=9)[0]))
+    generator = torch.Generator().manual_seed(4)
+    pairs = torch.randint(0, 100, (300, 2), generator=generator)
+    order = torch.randperm(90, generator=generator)
+    subsets, seeds = [order[:40], order[30:70]], [5, 2]  # in no order, and some rows in both
+    options = {"loss": mse, "epochs": 4, "batch_size": 16, "validation": validation, "unlabelled": free}
+    options |= {"schedule": "cosine", "keep": "last", "progress": False}
+    rules = [ldf.Ascent(0.1), ldf.Ascent(1e-3, normalise=False)]
+    runs = ldf.fit_many(
+        lambda: network().double(),
+        (inputs, targets),
+        constraints=constraints_of_subsets(pairs),
+        duals=rules,
+        seeds=seeds,
+        subsets=subsets,
+        stratify=torch.arange(90) % 2,
+        **options,
+    )
+    assert [(run.label["seed"], run.label["dual"]) for run in runs] == [(s, r) for s in seeds for r in rules]
+    for run, subset in zip(runs, [subsets[0], subsets[0], subsets[1], subsets[1]], strict=True):
+        place = torch.full((100,), -1)
+        place[subset] = torch.arange(40)
+        place[90:] = 40 + torch.arange(10)
+        inside = (place[pairs] >= 0).all(1)
+        assert 20 < int(inside.sum()) < 150
+        torch.manual_seed(run.label["seed"])
+        alone = ldf.fit(
+            network().double(),
+            (inputs[subset], targets[subset]),
+            constraints=constraints_of_subsets(place[pairs[inside]]),
+            dual=run.label["dual"],
+            seed=run.label["seed"],
+            stratify=(torch.arange(90) % 2)[subset],
+            **options,
+        )
+        torch.testing.assert_close(weights(run), weights(alone), rtol=1e-7, atol=1e-9)
+        ours, theirs = run.multipliers, alone.multipliers
+        torch.testing.assert_close(ours["balance"], theirs["balance"], rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(ours["monotone"][inside], theirs["monotone"], rtol=1e-7, atol=1e-9)
+        assert not ours["monotone"][~inside].any(), "a pair with a partner outside is not used"
+        torch.testing.assert_close(ours["own"][place >= 0], theirs["own"][place[place >= 0]], rtol=1e-7, atol=1e-9)
+        assert not ours["own"][place < 0].any()
+        assert ours["own"][90:].any(), "rows without labels are seen by all"
+        if validation is None:
+            assert run.held_out is alone.held_out is None
+        else:
+            assert torch.equal(run.held_out, subset[alone.held_out])
+            assert run.history["val_loss"] == pytest.approx(alone.history["val_loss"], rel=1e-7)
+
+
+def test_rows_outside_a_subset_have_no_influence() -> None:
+    inputs, targets = dispatch(60)
+    generator = torch.Generator().manual_seed(3)
+    pairs = torch.randint(0, 60, (200, 2), generator=generator)
+    subsets = [torch.arange(0, 30), torch.arange(20, 50)]
+    options = {"loss": mse, "constraints": constraints_of_subsets(pairs), "dual": ldf.Ascent(0.1), "epochs": 3}
+    options |= {"seeds": [0, 1], "subsets": subsets, "validation": 0.2, "batch_size": 10, "progress": False}
+    before = ldf.fit_many(network, (inputs, targets), **options)
+    changed = inputs.clone(), targets.clone()
+    for part in changed:
+        part[30:] += 5.0
+    after = ldf.fit_many(network, changed, **options)
+    assert torch.equal(weights(before[0]), weights(after[0]))
+    assert torch.equal(before[0].multipliers["monotone"], after[0].multipliers["monotone"])
+    assert before[0].history["val_loss"] == after[0].history["val_loss"]
+    assert not torch.allclose(weights(before[1]), weights(after[1]))
+
+
+def test_folds_are_taken_from_within_a_subset() -> None:
+    inputs, targets = dispatch(60)
+    subsets = [torch.arange(0, 60, 2), torch.arange(59, 29, -1)]
+    options = {"loss": mse, "constraints": dispatch_constraints(), "folds": 3, "seeds": [4, 4], "epochs": 2}
+    options |= {"dual": ldf.Ascent(0.1), "keep": "last", "progress": False, "subsets": subsets}
+    runs = ldf.fit_many(network, (inputs, targets), **options)
+    for own, subset in zip((runs[:3], runs[3:]), subsets, strict=True):
+        assert torch.equal(torch.cat([run.held_out for run in own]).sort().values, subset.sort().values)
+        for fold, run in enumerate(own):
+            assert torch.equal(run.held_out, subset[fold_rows(30, 3, fold, seed=4)])
+    changed = targets.clone()
+    changed[runs[1].held_out] += 5.0
+    changed[1:30:2] -= 5.0  # in no subset
+    after = ldf.fit_many(network, (inputs, changed), **options)
+    assert torch.equal(weights(runs[1]), weights(after[1]))
+    assert not torch.allclose(weights(runs[0]), weights(after[0]))
+
+
+def planned(constraints: list[ldf.Constraint], subsets: list[Tensor] | None = None) -> Task:
+    settings = Settings(
+        loss=mse,
+        constraints=tuple(constraints),
+        epochs=1,
+        batch_size=8,
+        schedule=None,
+        keep="last",
+        patience=None,
+        update_every=None,
+        forward=call_on_inputs,
+        checkpoint_seconds=30.0,
+    )
+    return Task(settings, Data(dispatch(24), dispatch(40, seed=9)[0]), None, None, [0, 1], None, subsets)
+
+
+def test_rows_that_only_serve_pairs_are_not_predicted_a_second_time() -> None:
+    both = torch.arange(24, 64).reshape(20, 2)
+    monotone = ldf.inequality("monotone", lambda y, p: y[0] - y[1], scope=ldf.Pairs(both), multiplier="sample")
+    steps = planned([monotone]).plan(0, 0)
+    assert [set(step) for step in steps] == [{"ids", "pairs/pairs"}] * 3
+    task = planned([monotone])
+    needed = [task.batch(step).ids for step in steps]
+    assert sum(int((ids >= 24).sum()) for ids in needed) == 40, "each once in an epoch"
+    assert sorted(torch.cat([step["pairs/pairs"] for step in steps]).tolist()) == list(range(20))
+
+    steps = planned([monotone, *dispatch_constraints()]).plan(0, 0)
+    assert [set(step) for step in steps] == [{"ids", "free", "pairs/pairs"}] * 3
+    assert sorted(torch.cat([step["free"] for step in steps]).tolist()) == list(range(24, 64))
+
+
+def test_every_run_sees_all_rows_without_labels() -> None:
+    subsets = [torch.arange(0, 12), torch.arange(12, 24)]
+    task = planned(dispatch_constraints(), subsets)
+    for run, subset in enumerate(subsets):
+        steps = task.plan(run, 0)
+        assert torch.equal(torch.cat([step["ids"] for step in steps]).sort().values, subset)
+        assert sorted(torch.cat([step["free"] for step in steps]).tolist()) == list(range(24, 64))
+
+
+@pytest.mark.parametrize(
+    ("subsets", "kind", "message"),
+    [
+        ([torch.arange(9)], ValueError, "subsets must have a training set for each of the 2 seeds, got 1"),
+        ([torch.arange(9)] * 3, ValueError, "for each of the 2 seeds, got 3"),
+        ([torch.arange(9), torch.arange(9).int()], TypeError, "that of seed 7 must be a tensor of row numbers"),
+        ([torch.ones(64).bool(), torch.arange(9)], TypeError, "that of seed 3 must be a tensor of row numbers"),
+        ([[0, 1], [2, 3]], TypeError, "that of seed 3 must be a tensor of row numbers"),
+        ([torch.arange(9), torch.arange(9)[None]], TypeError, "that of seed 7 must be a tensor of row numbers"),
+        ([torch.arange(0), torch.arange(0)], TypeError, "that of seed 3 must be a tensor of row numbers"),
+        ([torch.arange(9), torch.arange(56, 65)], ValueError, "seed 7 has a row that is not among the 64, numbered fr"),
+        ([torch.arange(-1, 8), torch.arange(9)], ValueError, "seed 3 has a row that is not among the 64"),
+        ([torch.arange(9), torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 7])], ValueError, "subsets must have different rows"),
+        ([torch.arange(9), torch.arange(8)], ValueError, "and all of them the same number"),
+    ],
+)
+def test_bad_subsets_are_refused(subsets: list, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        ldf.fit_many(network, dispatch(64), loss=mse, subsets=subsets, seeds=[3, 7], epochs=1, progress=False)
+
+
+def test_more_folds_than_a_subset_has_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="folds must be between 2 and the 9 rows, got 10"):
+        ldf.fit_many(network, dispatch(64), loss=mse, subsets=[torch.arange(9)], folds=10, epochs=1, progress=False)
+
+
+def test_a_checkpoint_of_other_subsets_is_refused(tmp_path: Path) -> None:
+    options = {"loss": mse, "epochs": 1, "checkpoint": tmp_path, "progress": False}
+    (first,) = ldf.fit_many(network, dispatch(64), subsets=[torch.arange(30)], **options)
+    (again,) = ldf.fit_many(network, dispatch(64), subsets=[torch.arange(30)], **options)
+    assert torch.equal(weights(first), weights(again))
+    with pytest.raises(ldf.CheckpointError, match="the checkpoint of another problem .subsets: "):
+        ldf.fit_many(network, dispatch(64), subsets=[torch.arange(1, 31)], **options)

@@ -91,6 +91,15 @@ def test_isotonic_by_the_formula_over_upper_and_lower_sets(case):
     np.testing.assert_allclose(isotonic(*case), by_min_max(*case), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("variables", [1, 2, 3])
+def test_isotonic_by_the_formula_on_drawn_values(variables):
+    random = np.random.default_rng(variables)
+    for _ in range(40):
+        table = random.integers(1, 9, (8, variables))
+        values = random.standard_normal(8) + table.mean(1) / 2
+        np.testing.assert_allclose(isotonic(values, table), by_min_max(values, table), rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(("variables", "high"), [(1, 50), (2, 4), (3, 9), (5, 52)])
 def test_isotonic_by_least_squares(seed, variables, high):
@@ -125,6 +134,16 @@ def test_isotonic_where_some_contradictions_are_much_smaller_than_others(small):
         table = np.arange(len(values))
         expected = IsotonicRegression().fit_transform(table, values)
         np.testing.assert_allclose(isotonic(values, table[:, None]), expected, rtol=0, atol=1e-14)
+
+
+def test_isotonic_is_monotone_however_small_the_contradictions():
+    random = np.random.default_rng(0)
+    for small in np.logspace(-16, -1, 16).repeat(4):
+        values = np.concatenate([[1.0, 0.0], 0.5 + small * random.standard_normal(20)])
+        table = np.arange(len(values))[:, None]
+        found = isotonic(values, table)
+        is_monotone(found, table)
+        assert isotonic(found, table).tolist() == found.tolist()
 
 
 @QUICK

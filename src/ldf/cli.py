@@ -315,42 +315,45 @@ def reproduce(
     workers: Workers = None,
 ) -> None:
     """Make a table of the paper again, from labels to page; goes on where it was stopped."""
-    from .reproduce import transprecision as precision
-    from .reproduce.networks import TABLES, Options, make
-
+    place = work or out / "work"
     sizes = [one for one in case or () if one.isdigit()]
-    cells = precision.Options(
-        kernels=kernel or ["correlation"],
-        sizes=[int(size) for size in sizes] or (precision.SIZES[:1] if quick else precision.SIZES),
-        recipes=["paper", "tuned"] if recipe in ("both", None) else [recipe],
-        sets=seeds or (2 if quick else 10),
-        epochs=epochs or (30 if quick else None),
-        workers=workers,
-        progress=True,
-    )
-    options = Options(
-        cases=[one for one in case or () if not one.isdigit()] or None,
-        first=quick,
-        samplings=["shared", "independent"] if sampling == "both" else [sampling],
-        recipes=["paper", "tuned"] if recipe == "both" else [recipe or "tuned"],
-        samples=samples or (400 if quick else 4000),
-        seeds=seeds or (2 if quick else 5),
-        epochs=epochs or (10 if quick else None),
-        repairs=min(repairs, 10) if quick else repairs,
-        workers=workers,
-        progress=True,
-    )
-    if table == "all":
-        for name, each in TABLES.items():
-            if options.of(each.kinds) and not (sizes and not options.cases):
-                _finish(make(each, out / name, work or out / "work", options, _command()))
-        if sizes or not options.cases:
-            place = out / "transprecision"
-            _finish(precision.make(place, work or out / "work", cells, _command()))
-    elif table == "transprecision":
-        _finish(precision.make(out, work or out / "work", cells, _command()))
-    else:
-        _finish(make(TABLES[table], out, work or out / "work", options, _command()))
+    networks = [one for one in case or () if not one.isdigit()]
+    if table != "transprecision" and (table != "all" or networks or not sizes):
+        from .reproduce.networks import TABLES, Options, make
+
+        options = Options(
+            cases=(networks if table == "all" else case) or None,
+            first=quick,
+            samplings=["shared", "independent"] if sampling == "both" else [sampling],
+            recipes=["paper", "tuned"] if recipe == "both" else [recipe or "tuned"],
+            samples=samples or (400 if quick else 4000),
+            seeds=seeds or (2 if quick else 5),
+            epochs=epochs or (10 if quick else None),
+            repairs=min(repairs, 10) if quick else repairs,
+            workers=workers,
+            progress=True,
+        )
+        if table != "all":
+            _finish(make(TABLES[table], out, place, options, _command()))
+        else:
+            for name, each in TABLES.items():
+                if options.of(each.kinds):
+                    _finish(make(each, out / name, place, options, _command()))
+    if table in ("transprecision", "all") and (sizes or not networks or table != "all"):
+        from .reproduce import transprecision as precision
+
+        if table == "transprecision" and networks:
+            raise ValueError(f"a case of transprecision is a size of training sets, such as 200; got {networks[0]!r}")
+        cells = precision.Options(
+            kernels=kernel or ["correlation"],
+            sizes=[int(size) for size in sizes] or (precision.SIZES[:1] if quick else precision.SIZES),
+            recipes=[recipe] if recipe in ("paper", "tuned") else ["paper", "tuned"],
+            sets=seeds or (2 if quick else 10),
+            epochs=epochs or (30 if quick else None),
+            workers=workers,
+            progress=True,
+        )
+        _finish(precision.make(out / "transprecision" if table == "all" else out, place, cells, _command()))
 
 
 def _finish(made: tuple[list[dict[str, Any]], Path]) -> None:

@@ -59,6 +59,10 @@ class Single:
         model.train()
         self._gradients = torch.compile(self._graph) if compile else None
 
+    def parameters(self) -> list[Tensor]:
+        """The weights to train."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
     def _step(self, step: Any) -> Tensor:
         batch = self.task.batch(step)
         predictions = self.settings.forward(self.model, batch)
@@ -67,16 +71,14 @@ class Single:
 
     def _graph(self, step: Any) -> tuple[Tensor | None, ...]:
         """Forward and backward pass as one function, to be compiled as one graph."""
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        return torch.autograd.grad(self._step(step), trained, allow_unused=True)
+        return torch.autograd.grad(self._step(step), self.parameters(), allow_unused=True)
 
     def backward(self, step: Any) -> None:
         """∂(L + Σ λν)/∂w."""
         if self._gradients is None:
             self._step(step).backward()
             return
-        trained = (parameter for parameter in self.model.parameters() if parameter.requires_grad)
-        for parameter, gradient in zip(trained, self._gradients(step), strict=True):
+        for parameter, gradient in zip(self.parameters(), self._gradients(step), strict=True):
             parameter.grad = gradient
 
     def measure(self, step: Any) -> None:

@@ -17,7 +17,7 @@ from .batch import Batch, Data, describe, free, pick
 from .checkpoint import as_bytes
 from .constraint import Constraint, check_names
 from .dual import Ascent, Dual
-from .engine import chunks, join, measure, pack, unpack
+from .engine import Single, chunks, join, measure, pack, unpack
 from .lagrangian import Lagrangian
 from .resume import shapes
 from .scopes import epoch_generator
@@ -126,7 +126,12 @@ def fit_many(
     lagrangians = [
         Lagrangian(constraints, rule, rows=task.rows, updates=epochs * task.updates_per_epoch) for _, rule, _ in plan
     ]
-    engine = Stacked(settings, models, lagrangians, task)
+    # One run alone has nothing to stack, and its plain step is the cheaper one.
+    engine: Single | Stacked
+    if len(plan) == 1:
+        engine = Single(settings, models[0], lagrangians[0], task, compile=False)
+    else:
+        engine = Stacked(settings, models, lagrangians, task)
     make = optimizer or adam(lr)
     facts: dict[str, Any] = {
         "model": shapes(models[0]),

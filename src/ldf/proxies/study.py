@@ -6,11 +6,9 @@ All of it lies in a folder and goes on there when it was stopped: labels by shar
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -153,12 +151,3 @@ def _repair(labels: str, folder: str, rows: int) -> None:
     for demand, state, best in zip(test.demand.numpy(), predicted, test.objective.tolist(), strict=True):
         found.append(certifier.answer(demand, state, projection, optimum=best).to_dict())
     write_whole(Path(folder) / f"repairs-{rows}.json", json.dumps(found) + "\n")
-
-
-def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Mean and spread over seeds, as a row of results has them; NaN where no seed has a value."""
-    return {
-        "mean": fmean(values) if values else math.nan,
-        "std": stdev(values) if len(values) > 1 else 0.0,
-        "seeds": len(values),
-    }

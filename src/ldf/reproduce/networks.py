@@ -16,11 +16,11 @@ from ..proxies import dataset, kind_of, open_problem
 from ..proxies.network import Rows
 from ..proxies.repair import Projection
 from ..proxies.sampling import Mode, Sampling
-from ..proxies.study import Run, Study, summary
+from ..proxies.study import Run, Study
 from ..proxies.training import MODELS
 from .figures import errors_figure, traces_figure
 from .published import PUBLISHED, REPAIRS
-from .report import Figure, write
+from .report import Figure, summary, write
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 from urllib.parse import quote
 
@@ -149,6 +150,15 @@ def sections_of(rows: Sequence[Row]) -> list[Section]:
         models = [m for m in MODELS if m in found] + [m for m in found if m not in MODELS]
         sections.append(Section(heading, list(dict.fromkeys(q for q, _ in cells)), models, cells))
     return sections
+
+
+def summary(values: Sequence[float]) -> dict[str, Any]:
+    """Mean and spread over seeds, as a row of results has them; NaN where no seed has a value."""
+    return {
+        "mean": fmean(values) if values else math.nan,
+        "std": stdev(values) if len(values) > 1 else 0.0,
+        "seeds": len(values),
+    }
 
 
 def markdown(rows: Sequence[Row]) -> str:

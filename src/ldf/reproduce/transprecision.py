@@ -13,7 +13,6 @@ import joblib
 import numpy as np
 from scipy import sparse
 
-from ..proxies.study import summary
 from ..text import Progress, write_whole
 from ..transprecision import peers
 from ..transprecision.dominance import Dominance, Ints
@@ -25,7 +24,7 @@ from ..transprecision.repair import envelope, isotonic
 from ..transprecision.tables import draw
 from ..transprecision.training import DIRECTED, PAPER, TUNED, Ranges, Sample, train, training_pairs
 from .figures import curves_figure, grid, save
-from .report import Figure, write
+from .report import Figure, summary, write
 
 SIZES = (200, 400, 600, 800, 1000)
 TEST = 1000

@@ -76,13 +76,10 @@ def train(
     """Fit a monotone predictor to a table of configurations; goes on where it was stopped."""
     import shutil
 
-    import torch
-
     from .dominance import Dominance
     from .predictor import Predictor
     from .tables import read_table
 
-    torch.set_num_threads(1)
     data = read_table(table, target, variable)
     pairs = Dominance(data.configurations).count()
     typer.echo(f"{len(data)} rows of {', '.join(data.variables)}; {pairs} dominated pairs")
@@ -180,13 +177,10 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find the widths with the fewest bits that keep the error within a bound, each error measured by a run."""
-    import torch
-
     from ..text import table
     from . import tuner
     from .kernels import open_kernel
 
-    torch.set_num_threads(1)
     chosen = open_kernel(kernel)
     begun = time.monotonic()
     found = {"tuned": tuner.tune(chosen, max_error, low=low, seed=seed, progress=not as_json)}

@@ -168,12 +168,30 @@ def train(
     progress: bool | None = None,
     checkpoint: Path | None = None,
 ) -> list[dict[str, Fit]]:
-    """The models of every training set, all trained as one stacked model.
+    """The models of every training set, all trained as one stacked model, on one thread: its steps are small.
 
     Args:
         samples: training sets of the same number of rows.
         seeds: of weights, batches and pairs, one for each training set; 0, 1, … by default.
     """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _train(samples, ranges, recipe, models, seeds, epochs, progress, checkpoint)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(
+    samples: Sequence[Sample],
+    ranges: Ranges,
+    recipe: Recipe,
+    models: Sequence[str],
+    seeds: Sequence[int] | None,
+    epochs: int | None,
+    progress: bool | None,
+    checkpoint: Path | None,
+) -> list[dict[str, Fit]]:
     seeds = list(range(len(samples))) if seeds is None else list(seeds)
     rows = len(samples[0].targets)
     inputs = torch.from_numpy(np.concatenate([sample.configurations for sample in samples])).float()
