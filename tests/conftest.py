@@ -1,5 +1,11 @@
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
+
+from ldf.__main__ import main
 
 # The networks here are small: a second thread costs more than it brings, and the tests run side by side.
 torch.set_num_threads(1)
@@ -14,3 +20,22 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list:
     close = pyplot.close
     monkeypatch.setattr(pyplot, "close", lambda figure: (found.append(figure), close(figure)))
     return found
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """The command line, as a process of its own would run it, without the seconds that one takes to begin."""
+
+    def inside(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
+        monkeypatch.setattr(sys, "argv", ["ldf", *arguments])
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code, (out, err) = ended.value.code, capsys.readouterr()
+        if isinstance(code, str):  # Python prints it and exits with 1
+            code, err = 1, f"{err}{code}\n"
+        return subprocess.CompletedProcess(arguments, code or 0, out, err)
+
+    return inside

@@ -173,3 +173,12 @@ def size_of(png: Path) -> tuple[int, int]:
     assert content.endswith(b"IEND\xaeB`\x82")
     width, height = struct.unpack(">II", content[16:24])
     return width, height
+
+
+def refused(done: subprocess.CompletedProcess, reason: str) -> None:
+    """One line on standard error with the reason, and exit code 1."""
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("ldf: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert reason in done.stderr
+    assert not done.stdout

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from helpers import refused
 
 import ldf
-from ldf.__main__ import main
 
 KEYS = {"table", "case", "sampling", "recipe", "model", "quantity", "mean", "std", "seeds", "unit", "paper"}
 LAWS = {"voltage", "angle", "active", "reactive", "thermal", "balance_p", "balance_q", "flow_p", "flow_q"}
@@ -45,34 +45,6 @@ def fine(*arguments: str, **options) -> subprocess.CompletedProcess:
     done = run(*arguments, **options)
     assert done.returncode == 0, done.stderr
     return done
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    """As `run`, without the seconds that a new process takes to begin."""
-
-    def inside(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
-        monkeypatch.setattr(sys, "argv", ["ldf", *arguments])
-        if cwd is not None:
-            monkeypatch.chdir(cwd)
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code, (out, err) = ended.value.code, capsys.readouterr()
-        if isinstance(code, str):  # Python prints it and exits with 1
-            code, err = 1, f"{err}{code}\n"
-        return subprocess.CompletedProcess(arguments, code or 0, out, err)
-
-    return inside
-
-
-def refused(done: subprocess.CompletedProcess, reason: str) -> None:
-    """One line on standard error with the reason, and exit code 1."""
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.startswith("ldf: ")
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert reason in done.stderr
-    assert not done.stdout
 
 
 def test_version_and_help() -> None:

@@ -198,20 +198,20 @@ def test_directed_pairs_are_ordered_within_ranges_and_by_seed() -> None:
 
 def test_half_of_the_directed_pairs_raise_one_width_by_a_few_bits_where_it_matters() -> None:
     ranges = Ranges((4, 10, 4), (52, 30, 52))
-    low, high = directed(ranges, 4000, np.random.default_rng(0))
-    one, many = (high - low)[:2000], (high - low)[2000:]
+    low, high = directed(ranges, 20_000, np.random.default_rng(0))
+    one, many = (high - low)[:10_000], (high - low)[10_000:]
     assert ((one > 0).sum(1) <= 1).all()
     assert set(one.max(1)) == {0, 1, 2, 3, 4}
     assert (one.max(1) > 0).mean() > 0.95
     raised = np.flatnonzero(one.max(1))
     which = one[raised].argmax(1)
     assert {*which} == {0, 1, 2}
-    share = (low[:2000] - ranges.low) / (np.array(ranges.high) - ranges.low)
+    share = (low[:10_000] - ranges.low) / (np.array(ranges.high) - ranges.low)
     least = share[raised, which]
     assert (share[raised] >= least[:, None] - 1 / 20).all(), "the others stand above it"
     assert least.mean() < share[raised].mean()
     # Raised with probability 0.4 to anything, which is more in half of the cases.
-    assert (many > 0).mean() == pytest.approx(0.2, abs=0.02)
+    assert (many > 0).mean() == pytest.approx(0.2, abs=0.01)
     assert many.max() > 30
 
 
@@ -308,16 +308,16 @@ def test_the_papers_ascent_and_weights_by_hand() -> None:
     sample = first(labels("saxpy"), 50)
     pairs = training_pairs(sample.configurations, None)
     ranges = Ranges((4,) * 3, (52,) * 3)
-    torch.manual_seed(3)
+    torch.manual_seed(1)
     start = predictions(Perceptron(*ranges.tensors()), sample.configurations)
     excess = np.maximum(0.0, start[pairs[:, 0]] - start[pairs[:, 1]])
     assert (excess > 0).any()
-    fits = train([sample], ranges, PAPER, seeds=[3], epochs=1, progress=False)[0]
+    fits = train([sample], ranges, PAPER, seeds=[1], epochs=1, progress=False)[0]
     share = len(pairs) / 50
     multipliers = fits["MCD"].multipliers["monotone"]
     assert multipliers.shape == (len(pairs), 1), "one for each pair"
     np.testing.assert_allclose(multipliers[:, 0], 1e-3 * share * excess, rtol=1e-4, atol=1e-9)
-    assert set(fits["MC"].multipliers["monotone"].flatten().tolist()) == {pytest.approx(share)}
+    np.testing.assert_allclose(fits["MC"].multipliers["monotone"], share, rtol=1e-6)
     loss = np.abs(start - sample.targets).mean()
     for model, weight in (("M", 0.0), ("MC", share), ("MCD", 0.0)):
         (row,) = fits[model].history.rows
@@ -399,7 +399,7 @@ def test_repaired_predictions_have_no_violated_pair(recipe: str, increasing: boo
     if recipe == "tuned":  # trained, its profiles rise anyway
         made = replace(made, network=profiles(made.ranges.low, made.ranges.high))
     sign = 1 if increasing else -1
-    for seed in range(3):
+    for seed in range(2):
         table = np.random.default_rng(seed).integers(2, 55, (60, 3))
         raw, repaired = made.predict(table, repair=False), made.predict(table)
         order = Dominance(table)
@@ -523,7 +523,7 @@ def test_bad_tables_are_refused(changes: dict, message: str) -> None:
     "table", [np.ones((4, 2), dtype=int), np.ones((4, 3)), np.ones(3, dtype=int), np.ones((4, 4), dtype=int)]
 )
 def test_bad_configurations_are_refused(table: np.ndarray) -> None:
-    for ask in (fitted().predict, fitted().outside, fitted().violations):
+    for ask in (fitted().predict, fitted().outside):
         with pytest.raises(ValueError, match="configurations must be whole numbers for x1, x2, x3, got .* of shape"):
             ask(table)
 

@@ -22,9 +22,10 @@ COLOURS = {
 }
 """Okabe and Ito's colours, which people with any colour vision can tell apart."""
 
-OTHERS = ("#D55E00", "#000000", "#F0E442")
+OTHERS = ("#D55E00", "#000000", "#7A4EAB", "#8C6D31", "#F0E442")
 """Colours of models without one of their own."""
 
+OTHER_MARKERS = ("X", "*", "p", "h", "d")
 MARKERS = {"mean": "v", "linear": "^", "previous": "P", "M": "o", "MC": "s", "MCD": "D"}
 STYLES: dict[str, Any] = {"M": ":", "MC": "--", "MCD": "-"}
 
@@ -33,6 +34,12 @@ def palette(models: Sequence[str]) -> dict[str, str]:
     """The colour of each model."""
     others = [model for model in models if model not in COLOURS]
     return COLOURS | {model: OTHERS[i % len(OTHERS)] for i, model in enumerate(others)}
+
+
+def markers_of(models: Sequence[str]) -> dict[str, str]:
+    """The marker of each model."""
+    others = [model for model in models if model not in MARKERS]
+    return MARKERS | {model: OTHER_MARKERS[i % len(OTHER_MARKERS)] for i, model in enumerate(others)}
 
 
 def grid(panels: int, width: float, height: float, columns: int, sharey: bool = False) -> tuple[Any, list[Any]]:
@@ -83,7 +90,7 @@ def errors_figure(rows: Sequence[Row], path: Path, quantity_names: Mapping[str, 
     models = list(dict.fromkeys(m for name in MODELS for s in sections for m in s.models if m == name))
     models += list(dict.fromkeys(m for s in sections for m in s.models if m not in MODELS))
     units = {section.unit(quantity) for section in sections for quantity in section.quantities}
-    colours = palette(models)
+    colours, markers = palette(models), markers_of(models)
     slots = max(len(section.quantities) * (len(section.models) + 1.5) for section in sections)
     figure, panels = grid(
         len(sections),
@@ -113,7 +120,7 @@ def errors_figure(rows: Sequence[Row], path: Path, quantity_names: Mapping[str, 
             for i, model in enumerate(section.models):
                 mean, std = section.mean(quantity, model), section.std(quantity, model)
                 at = place + 0.8 * ((i + 0.5) / wide - 0.5)
-                marker, colour = MARKERS.get(model, "X"), colours[model]
+                marker, colour = markers[model], colours[model]
                 if math.isfinite(mean):
                     height = max(mean, floor)
                     whiskers = [[max(0.0, min(std, height - floor / 1.3))], [std]]
@@ -228,7 +235,7 @@ def curves_figure(rows: Sequence[Row], path: Path, quantities: Sequence[str], la
     models = [m for m in MODELS if any(m in s.models for s in sections)]
     models += list(dict.fromkeys(m for s in sections for m in s.models if m not in MODELS))
     places = [float(next(iter(section.cells.values()))["case"]) for section in sections]
-    colours = palette(models)
+    colours, markers = palette(models), markers_of(models)
     figure, panels = grid(len(quantities), 4.6, 4.0, columns=3)
     for quantity, axes in zip(quantities, panels, strict=True):
         shown = {model: [section.mean(quantity, model) for section in sections] for model in models}
@@ -236,7 +243,7 @@ def curves_figure(rows: Sequence[Row], path: Path, quantities: Sequence[str], la
         every = [v for line in (*shown.values(), *paper.values()) for v in line if math.isfinite(v)]
         floor = floor_of(every)
         for model in models:
-            style = {"color": colours[model], "marker": MARKERS.get(model, "X"), "markersize": 5}
+            style = {"color": colours[model], "marker": markers[model], "markersize": 5}
             spread = [section.std(quantity, model) for section in sections]
             heights = [max(value, floor) for value in shown[model]]
             low = [max(value - std, floor) for value, std in zip(heights, spread, strict=True)]
@@ -256,7 +263,7 @@ def curves_figure(rows: Sequence[Row], path: Path, quantities: Sequence[str], la
         axes.set_title(f"{quantity} ({unit})" if unit and unit != quantity.split()[-1] else quantity, fontsize=10)
         axes.set_xticks(places)
         axes.set_xlabel(label, fontsize=9)
-    handles = [key(colours[model], MARKERS.get(model, "X"), colours[model]) for model in models]
+    handles = [key(colours[model], markers[model], colours[model]) for model in models]
     names = list(models)
     if any(section.papers for section in sections):
         handles.append(key("#555555", "o", "white"))

@@ -20,7 +20,7 @@ from ..transprecision.kernels import KERNELS, LOW, Kernel, target
 from ..transprecision.networks import Profiles
 from ..transprecision.precision import FULL, Floats
 from ..transprecision.predictor import predictions
-from ..transprecision.repair import envelope, isotonic
+from ..transprecision.repair import isotonic
 from ..transprecision.tables import draw
 from ..transprecision.training import DIRECTED, PAPER, TUNED, Ranges, Sample, train, training_pairs
 from .figures import curves_figure, grid, save
@@ -238,7 +238,7 @@ def _run(job: Job, work: Path) -> Job:
 
 def _repaired(network: Any, sample: Sample, test: Sample) -> Floats:
     if isinstance(network, Profiles):
-        return envelope(predictions(network.repaired(), test.configurations), test.configurations)
+        return network.monotone(test.configurations)
     both = np.concatenate([test.configurations, sample.configurations])
     return isotonic(predictions(network, both), both)[: len(test.targets)]
 

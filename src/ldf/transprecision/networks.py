@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from .dominance import Ints
+from .precision import Floats
 
 KNOTS = 64
 """A profile has a knot at every value of its variable, or this many evenly spaced ones where there are more."""
@@ -56,6 +61,7 @@ class Profiles(nn.Module):
     """
 
     low: Tensor
+    high: Tensor
     spacing: Tensor
     last: Tensor
     start: Tensor
@@ -69,6 +75,7 @@ class Profiles(nn.Module):
         counts = (high - low + 1).clamp(min=2, max=KNOTS)
         knots = int(counts.max())
         self.register_buffer("low", low)
+        self.register_buffer("high", high)
         self.register_buffer("last", counts - 1)
         # A variable with one value stays at its first knot whatever it is asked for.
         self.register_buffer("spacing", torch.where(high > low, (high - low) / (counts - 1), torch.inf))
@@ -113,3 +120,41 @@ class Profiles(nn.Module):
         low = profiles.masked_fill(beyond, torch.inf).flip(1).cummin(1).values.flip(1)
         made.change += torch.where(beyond, 0.0, 0.5 * (high + low) - profiles)
         return made
+
+    def costs(self) -> list[Floats]:
+        """exp(−g_i(x)/T) of the repaired profiles, at every whole x from low_i to high_i: never rises."""
+        profiles = self.repaired().double().profiles().detach().numpy()
+        temperature = self.temperature
+        found = []
+        for profile, low, high, last in zip(profiles, *(part.tolist() for part in self._ends()), strict=True):
+            widths = np.arange(low, high + 1)
+            values = np.interp(widths, np.linspace(low, high, last + 1), profile[: last + 1])
+            with np.errstate(over="ignore"):
+                found.append(np.minimum.accumulate(np.exp(-np.maximum.accumulate(values) / temperature)))
+        return found
+
+    def monotone(self, configurations: Ints) -> Floats:
+        """y of the repaired network, in double precision and monotone without exception, not only up to rounding.
+
+        Tables that never rise are added up in a fixed order, which keeps the order of sums; a logarithm may break it in
+        its last bit, so that it is taken over the sorted sums and made to fall. [n, variables] → [n]
+        """
+        low, high, _ = (part.numpy() for part in self._ends())
+        place = np.clip(configurations, low, high) - low
+        temperature = self.temperature
+        total = np.full(len(place), np.exp(-float(self.ceiling.detach()) / temperature))
+        for column, cost in enumerate(self.costs()):
+            total = total + cost[place[:, column]]
+        sums, which = np.unique(total, return_inverse=True)
+        with np.errstate(divide="ignore"):
+            falling = temperature * np.logaddexp(float(self.floor.detach()) / temperature, -np.log(sums))
+        return np.asarray(np.minimum.accumulate(falling)[which.reshape(-1)])
+
+    @property
+    def temperature(self) -> float:
+        """T."""
+        return math.exp(float(self.log_temperature.detach()))
+
+    def _ends(self) -> tuple[Tensor, Tensor, Tensor]:
+        """low, high and the number of the last knot in use, as whole numbers."""
+        return self.low.long(), self.high.long(), torch.where(self.high > self.low, self.last, 0.0).long()

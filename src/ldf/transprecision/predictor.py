@@ -18,7 +18,7 @@ from ..history import History
 from .dominance import Dominance, Ints, Violations
 from .networks import Perceptron, Profiles
 from .precision import Floats
-from .repair import envelope, isotonic
+from .repair import isotonic
 from .training import MODELS, Ranges, Recipe, Sample, recipe_named, train
 
 FORMAT = "ldf-transprecision-1"
@@ -136,15 +136,12 @@ class Predictor:
         are moved the least, in the sum of squares, that makes them monotone on the training configurations and these.
         """
         asked = self._check(configurations)
-        sign = 1.0 if self.span > 0 else -1.0
         if not repair:
-            return self._raw(self.network, asked)
+            return self.offset + self.span * predictions(self.network, asked)
         if isinstance(self.network, Profiles):
-            values = self._raw(self.network.repaired(), asked)
-            # Monotone up to the last bit of a logarithm: the envelope settles that bit.
-            return sign * envelope(sign * values, asked)
+            return self.offset + self.span * self.network.monotone(asked)
         both = np.concatenate([asked, self.reference])
-        return sign * isotonic(sign * self._raw(self.network, both), both)[: len(asked)]
+        return self.offset + self.span * isotonic(predictions(self.network, both), both)[: len(asked)]
 
     def violations(self, configurations: npt.ArrayLike, repair: bool = True) -> Violations:
         """VC and SMVC of the predictions for these configurations."""
@@ -155,9 +152,6 @@ class Predictor:
         """Which configurations have a width beyond those trained on, where predictions are flat."""
         asked = self._check(configurations)
         return np.asarray(((asked < self.ranges.low) | (asked > self.ranges.high)).any(1))
-
-    def _raw(self, network: nn.Module, configurations: Ints) -> Floats:
-        return self.offset + self.span * predictions(network, configurations)
 
     def _check(self, configurations: npt.ArrayLike) -> Ints:
         asked = np.asarray(configurations)

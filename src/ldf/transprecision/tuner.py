@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 
 from ..text import Progress
 from .dominance import Ints
@@ -185,24 +184,23 @@ def _settle(runs: Runs, network: Profiles) -> None:
 
 
 def _train(runs: Runs, ranges: Ranges, seed: int) -> Profiles:
-    """The tuned MCD network on all that was run within the ranges, repaired."""
+    """The tuned MCD network on all that was run within the ranges."""
     table = np.array(list(runs.known), dtype=np.int64)
     targets = target(list(runs.known.values()))
     inside = ((table >= ranges.low) & (table <= ranges.high)).all(1)
     sample = Sample(table[inside], targets[inside])
     fit = train([sample], ranges, TUNED, ["MCD"], seeds=[seed], epochs=100, progress=False)[0]["MCD"]
     assert isinstance(fit.model, Profiles)
-    return fit.model.repaired().double()
+    return fit.model
 
 
-@torch.no_grad()
 def _cheapest(network: Profiles, ranges: Ranges, wanted: float) -> Configuration | None:
     """The fewest bits with a predicted y ≥ wanted; of several, the one with the largest y.
 
     y ≥ t where Σ_i exp(−g_i(x_i)/T) ≤ C, for any t between floor and ceiling: the least sum for every number of bits
     is found variable by variable.
     """
-    costs = _costs(network, ranges)
+    costs = network.costs()
     best = np.full((1,), 0.0)
     choices: list[Ints] = []
     for cost in costs:
@@ -220,23 +218,13 @@ def _cheapest(network: Profiles, ranges: Ranges, wanted: float) -> Configuration
     return None
 
 
-def _costs(network: Profiles, ranges: Ranges) -> list[Floats]:
-    """exp(−g_i(x)/T) for every variable and every width of its range."""
-    found = []
-    temperature = float(network.log_temperature.exp())
-    profiles = network.profiles().numpy()
-    for i, (least, most) in enumerate(zip(ranges.low, ranges.high, strict=True)):
-        found.append(np.exp(-profiles[i, : most - least + 1] / temperature))
-    return found
-
-
 def _budget(network: Profiles, wanted: float) -> float:
     """Σ exp(−g/T) at most, for y ≥ wanted: exp(y/T) = exp(floor/T) + 1/(exp(−ceiling/T) + Σ)."""
-    temperature = float(network.log_temperature.exp())
-    rest = math.exp(wanted / temperature) - math.exp(float(network.floor) / temperature)
+    temperature = network.temperature
+    rest = math.exp(wanted / temperature) - math.exp(float(network.floor.detach()) / temperature)
     if rest <= 0:
         return math.inf
-    return 1.0 / rest - math.exp(-float(network.ceiling) / temperature)
+    return 1.0 / rest - math.exp(-float(network.ceiling.detach()) / temperature)
 
 
 def _walk(choices: list[Ints], bits: int) -> Ints:
@@ -248,10 +236,8 @@ def _walk(choices: list[Ints], bits: int) -> Ints:
     return widths
 
 
-@torch.no_grad()
 def _predict(network: Profiles, configurations: list[Configuration]) -> Floats:
-    found: Floats = network(torch.tensor(configurations, dtype=torch.float64))[:, 0].numpy()
-    return found
+    return network.monotone(np.array(configurations, dtype=np.int64))
 
 
 def _exchange(runs: Runs, network: Profiles) -> None:
