@@ -155,7 +155,11 @@ def test_a_kernel_of_your_own(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(own("my_dot"), encoding="utf-8")
     first = open_kernel(f"{file}:my-dot")
-    assert open_kernel("my-dot").body is first.body
+    assert "my-dot" not in kernels.KERNELS
+    (tmp_path / "other.py").write_text(own("saxpy"), encoding="utf-8")
+    before = open_kernel("saxpy")
+    assert open_kernel(f"{tmp_path / 'other.py'}:saxpy").variables == ("x", "y", "total")
+    assert open_kernel("saxpy") is before
     opened = [first, open_kernel(str(file)), open_kernel(first.source)]
     assert {(made.name, made.source) for made in opened} == {("my-dot", f"{file.resolve()}:my-dot")}
     data = np.linspace(0.1, 0.9, 32).tolist()

@@ -23,7 +23,7 @@ from ldf.transprecision.dominance import Dominance
 from ldf.transprecision.kernels import KERNELS, target
 from ldf.transprecision.networks import KNOTS, Perceptron, Profiles, Scaled
 from ldf.transprecision.predictor import Predictor, predictions
-from ldf.transprecision.repair import envelope, isotonic
+from ldf.transprecision.repair import isotonic
 from ldf.transprecision.tables import draw
 from ldf.transprecision.training import (
     DIRECTED,
@@ -164,6 +164,19 @@ def test_repaired_profiles_are_monotone_everywhere_and_moved_the_least(steps: np
     assert (values_on_the_grid(network) == before).all()
     assert not network.change.any()
     torch.testing.assert_close(made.repaired().profiles(), made.profiles(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("low", "high"), SPANS)
+def test_what_is_monotone_without_exception_is_the_repaired_network(low: tuple, high: tuple) -> None:
+    for seed, shift in ((0, 0.0), (1, -4.0)):  # at a low temperature powers overflow, and none may be seen
+        network = profiles(low, high, seed)
+        with torch.no_grad():
+            network.log_temperature.add_(shift)
+        widths = np.sort(asked(low, high, 120, beyond=5), axis=0)
+        found = network.monotone(widths)
+        assert np.isfinite(found).all()
+        assert Dominance(widths).violations(found).violated == 0
+        np.testing.assert_allclose(found, predictions(network.repaired(), widths), rtol=1e-9, atol=1e-9)
 
 
 def test_profiles_that_fall_give_predictions_that_fall() -> None:
@@ -424,8 +437,7 @@ def test_profiles_are_repaired_wherever_they_are_asked() -> None:
     table = draw(3, 50, seed=5)
     together, alone = made.predict(table), np.concatenate([made.predict(row[None]) for row in table])
     np.testing.assert_allclose(together, alone, rtol=1e-12)
-    own = predictions(made.network.repaired(), table)
-    np.testing.assert_array_equal(together, envelope(own, table))
+    np.testing.assert_allclose(together, predictions(made.network.repaired(), table), rtol=1e-12)
 
 
 def test_targets_of_any_scale_are_learned() -> None:
@@ -490,10 +502,10 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     ):
         Predictor.load(file)
     checkpoint.save(file, {name: value for name, value in tensors.items() if name != "network.slope"}, facts)
-    with pytest.raises(CheckpointError, match="does not hold the network it describes: .*slope"):
+    with pytest.raises(CheckpointError, match=r"does not hold the network it describes: .*slope"):
         Predictor.load(file)
     checkpoint.save(file, tensors, facts | {"low": [4, 4], "high": [52, 52]})
-    with pytest.raises(CheckpointError, match="does not hold the network it describes: .*size mismatch"):
+    with pytest.raises(CheckpointError, match=r"does not hold the network it describes: .*size mismatch"):
         Predictor.load(file)
 
 
@@ -524,7 +536,7 @@ def test_bad_tables_are_refused(changes: dict, message: str) -> None:
 )
 def test_bad_configurations_are_refused(table: np.ndarray) -> None:
     for ask in (fitted().predict, fitted().outside):
-        with pytest.raises(ValueError, match="configurations must be whole numbers for x1, x2, x3, got .* of shape"):
+        with pytest.raises(ValueError, match=r"configurations must be whole numbers for x1, x2, x3, got .* of shape"):
             ask(table)
 
 
@@ -533,7 +545,7 @@ def test_outside_is_beyond_what_was_trained_on_where_predictions_are_flat() -> N
     made = Predictor.fit(sample.configurations // 2 + 10, sample.targets, epochs=1)
     low, high = (sample.configurations // 2 + 10).min(0), (sample.configurations // 2 + 10).max(0)
     assert made.ranges == Ranges(tuple(low.tolist()), tuple(high.tolist()))
-    table = np.array([low, high, low - [0, 1, 0], high + [0, 0, 1], (low + high) // 2])
+    table = np.array([low, high, low - np.eye(3, dtype=int)[1], high + np.eye(3, dtype=int)[2], (low + high) // 2])
     assert made.outside(table).tolist() == [False, False, True, True, False]
     raw = made.predict(table, repair=False)
     assert (raw[2], raw[3]) == (raw[0], raw[1])

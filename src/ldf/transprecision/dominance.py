@@ -2,7 +2,7 @@
 
 A set of configurations is a row of bits. The set of those with at least v in variable k is prepared once for every k
 and v; what dominates a configuration is the intersection of one such set per variable. No loop runs over pairs, and
-besides the pairs that were asked for memory is bounded: some rows of bits at a time.
+besides the pairs that were asked for memory is bounded: some rows of bits at a time, for covering pairs n²/8 bytes.
 """
 
 from __future__ import annotations
@@ -54,10 +54,13 @@ class Dominance:
                 f"{table.dtype} of shape {table.shape}"
             )
         self.rows = len(table)
-        distinct, place = np.unique(table, axis=0, return_inverse=True)
+        # Ranks have the same order as the numbers, and sums that cannot overflow.
+        ranks = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in table.T]
+        distinct, place = np.unique(np.stack(ranks, 1), axis=0, return_inverse=True)
         # By their sum, so that what dominates a configuration comes after it.
         order = np.argsort(distinct.sum(1), kind="stable")
         self.table: Ints = distinct[order].astype(np.int64)
+        """[distinct, variables] the ranks of each different configuration."""
         self.place: Ints = np.argsort(order)[place.reshape(-1)]
         """[n] where each row's configuration stands among the distinct ones."""
         copies = np.argsort(self.place, kind="stable")
@@ -73,8 +76,9 @@ class Dominance:
         """
         sizes = self.copies.sizes
         total = 0 if strict else int((sizes * (sizes - 1)).sum())
-        for start, above in self._above():
-            if (sizes == 1).all():
+        single = bool((sizes == 1).all())
+        for start, above in self._above(BLOCK if single else BLOCK // 64):
+            if single:
                 total += int(np.bitwise_count(above).sum())
             else:
                 member = _unpacked(above, len(sizes))
@@ -86,14 +90,14 @@ class Dominance:
 
         Args:
             strict: leave out pairs of equal rows.
-            limit: refuse to make more than this many; LIMIT by default.
-            sample: hand out so many of them, drawn without replacement, where there are more.
+            limit: refuse to make all of more than this many; LIMIT by default.
+            sample: hand out so many of them, drawn without replacement, where there are more, whatever the limit.
             seed: of the draw.
         """
         total = self.count(strict)
         chosen = None
         if sample is not None and sample < total:
-            chosen = np.sort(np.random.default_rng(seed).choice(total, sample, replace=False, shuffle=False))
+            chosen = _drawn(total, sample, np.random.default_rng(seed))
         elif total > (LIMIT if limit is None else limit):
             raise ValueError(
                 f"{self.rows} configurations have {total} dominated pairs, more than "
@@ -150,6 +154,8 @@ class Dominance:
     def violations(self, values: npt.ArrayLike) -> Violations:
         """VC and SMVC: how many pairs x ≺ x′ have a larger value at x, and by how much in all. values: [n]"""
         given = np.asarray(values, dtype=np.float64)
+        if given.shape != (self.rows,):
+            raise ValueError(f"there must be one value for each of the {self.rows} rows, got {given.shape}")
         pairs = count = 0
         total = worst = 0.0
         for part in self._pairs(strict=True):
@@ -230,6 +236,16 @@ class _Copies:
         within = np.arange(len(pair)) - np.repeat(np.cumsum(repeats) - repeats, repeats)
         first, second = np.divmod(within, self.sizes[high][pair])
         return np.stack([self.rows[self.starts[low][pair] + first], self.rows[self.starts[high][pair] + second]], 1)
+
+
+def _drawn(total: int, sample: int, generator: np.random.Generator) -> Ints:
+    """So many different numbers below total, sorted, without a list of all."""
+    if total <= LIMIT:
+        return np.sort(generator.choice(total, sample, replace=False, shuffle=False))
+    found = np.unique(generator.integers(total, size=sample))
+    while len(found) < sample:
+        found = np.unique(np.concatenate([found, generator.integers(total, size=sample)]))
+    return np.sort(generator.permutation(found)[:sample])
 
 
 def _packed(member: npt.NDArray[np.bool_], words: int) -> Words:

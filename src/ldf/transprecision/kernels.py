@@ -169,7 +169,7 @@ def open_kernel(name: str) -> Kernel:
     """A kernel by its name, or FILE.py:NAME for one of your own (FILE.py where there is only one in it)."""
     if name in KERNELS:
         return KERNELS[name]
-    file, _, wanted = name.partition(":")
+    file, wanted = (name, "") if name.endswith(".py") else (name.rpartition(":")[0], name.rpartition(":")[2])
     if not file.endswith(".py"):
         raise ValueError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}, or say FILE.py:NAME")
     if not Path(file).is_file():
@@ -178,7 +178,13 @@ def open_kernel(name: str) -> Kernel:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    held = dict(KERNELS)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        # A file's kernels are its own: they do not take the place of others of the same name.
+        KERNELS.clear()
+        KERNELS.update(held)
     own = {made.name: made for made in vars(module).values() if isinstance(made, Kernel)}
     if not wanted and len(own) == 1:
         wanted = next(iter(own))

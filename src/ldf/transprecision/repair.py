@@ -15,6 +15,9 @@ from scipy.sparse.csgraph import connected_components
 from .dominance import Dominance, Ints
 from .precision import Floats
 
+TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+"""HiGHS takes 1e-7 for nothing otherwise."""
+
 
 def envelope(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:
     """z = ½ (max of f over x′ ≼ x + min of f over x′ ≽ x): monotone, with the least max |z − f|.
@@ -26,8 +29,7 @@ def envelope(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:
     """
     values, order = _check(values, configurations)
     below, above = order.closures(values)
-    # Where nothing contradicts, both are f itself; half of each is exact, and the sum keeps the order.
-    return 0.5 * below + 0.5 * above
+    return _middle(below, above)
 
 
 def isotonic(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:
@@ -36,7 +38,8 @@ def isotonic(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:
     Values without a contradiction keep theirs: all below them are less, all above them more, and so are the means that
     others move to. The rest falls into parts that are not connected by ≼. Each is split by recursive partitioning:
     among its upper sets the one whose Σ (f − mean) is largest goes up, the rest goes down, until no set has a positive
-    sum and all take the mean. A split is a linear program whose corners are sets.
+    sum and all take the mean. A split is a linear program whose corners are sets; gains below 1e-10 of the largest in
+    its block may go unseen.
 
     >>> isotonic([0.2, 0.7, 0.4, 0.4], [[1], [2], [3], [4]])
     array([0.2, 0.5, 0.5, 0.5])
@@ -47,11 +50,22 @@ def isotonic(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:
     moving = np.flatnonzero((below > values) | (above < values))
     if len(moving):
         table = order.table[order.place[moving]]
-        result[moving] = _partition(values[moving], table)
-        # Means of different blocks are ordered up to the last bit of a sum: the closure settles that bit too.
-        below, above = order.closures(result)
-        result = 0.5 * below + 0.5 * above
+        found = _partition(values[moving], table)
+        # Means are right up to the last bits of a sum: those that keep their value bound them, and the closures settle
+        # the order among themselves.
+        kept = values.copy()
+        kept[moving] = -np.inf
+        least = order.closures(kept)[0]
+        kept[moving] = np.inf
+        most = order.closures(kept)[1]
+        result[moving] = np.clip(found, least[moving], most[moving])
+        result = _middle(*order.closures(result))
     return result
+
+
+def _middle(below: Floats, above: Floats) -> Floats:
+    """½ (below + above), without overflow, and exact where both are the same."""
+    return np.where(below == above, below, 0.5 * below + 0.5 * above)
 
 
 def _check(values: npt.ArrayLike, configurations: npt.ArrayLike) -> tuple[Floats, Dominance]:
@@ -106,7 +120,7 @@ def _upper(gains: Floats, links: Ints) -> npt.NDArray[np.bool_] | None:
     rows = np.repeat(np.arange(len(links)), 2)
     matrix = sparse.csr_array((np.tile([1.0, -1.0], len(links)), (rows, links.ravel())), (len(links), len(gains)))
     bounds = {"A_ub": matrix, "b_ub": np.zeros(len(links))} if len(links) else {}
-    found = linprog(-gains / scale, bounds=(0, 1), method="highs-ds", **bounds)
+    found = linprog(-gains / scale, bounds=(0, 1), method="highs-ds", options=TIGHT, **bounds)
     if not found.success:
         raise ArithmeticError(f"no upper set was found: {found.message}")
     upper: npt.NDArray[np.bool_] = found.x > 0.5
