@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -121,40 +122,34 @@ class Profiles(nn.Module):
         made.change += torch.where(beyond, 0.0, 0.5 * (high + low) - profiles)
         return made
 
-    def costs(self) -> list[Floats]:
-        """exp(−g_i(x)/T) of the repaired profiles, at every whole x from low_i to high_i: never rises."""
+    def costs(self, widths: Sequence[Ints]) -> list[Floats]:
+        """exp(−g_i(x)/T) of the repaired profiles at the widths given for each variable, ascending: never rises."""
         profiles = self.repaired().double().profiles().detach().numpy()
-        temperature = self.temperature
+        ends = (self.low, self.high, torch.where(self.high > self.low, self.last, 0.0))
         found = []
-        for profile, low, high, last in zip(profiles, *(part.tolist() for part in self._ends()), strict=True):
-            widths = np.arange(low, high + 1)
-            values = np.interp(widths, np.linspace(low, high, last + 1), profile[: last + 1])
+        for profile, asked, low, high, last in zip(profiles, widths, *(end.tolist() for end in ends), strict=True):
+            values = np.interp(asked, np.linspace(low, high, int(last) + 1), profile[: int(last) + 1])
             with np.errstate(over="ignore"):
-                found.append(np.minimum.accumulate(np.exp(-np.maximum.accumulate(values) / temperature)))
+                found.append(np.minimum.accumulate(np.exp(-np.maximum.accumulate(values) / self.temperature)))
         return found
 
     def monotone(self, configurations: Ints) -> Floats:
         """y of the repaired network, in double precision and monotone without exception, not only up to rounding.
 
-        Tables that never rise are added up in a fixed order, which keeps the order of sums; a logarithm may break it in
+        Costs that never rise are added up in a fixed order, which keeps the order of sums; a logarithm may break it in
         its last bit, so that it is taken over the sorted sums and made to fall. [n, variables] → [n]
         """
-        low, high, _ = (part.numpy() for part in self._ends())
-        place = np.clip(configurations, low, high) - low
-        temperature = self.temperature
-        total = np.full(len(place), np.exp(-float(self.ceiling.detach()) / temperature))
-        for column, cost in enumerate(self.costs()):
-            total = total + cost[place[:, column]]
+        distinct = [np.unique(column, return_inverse=True) for column in configurations.T]
+        total = np.full(len(configurations), np.exp(-float(self.ceiling.detach()) / self.temperature))
+        for cost, (_, which) in zip(self.costs([widths for widths, _ in distinct]), distinct, strict=True):
+            total = total + cost[which.reshape(-1)]
         sums, which = np.unique(total, return_inverse=True)
+        floor = float(self.floor.detach()) / self.temperature
         with np.errstate(divide="ignore"):
-            falling = temperature * np.logaddexp(float(self.floor.detach()) / temperature, -np.log(sums))
+            falling = self.temperature * np.logaddexp(floor, -np.log(sums))
         return np.asarray(np.minimum.accumulate(falling)[which.reshape(-1)])
 
     @property
     def temperature(self) -> float:
         """T."""
         return math.exp(float(self.log_temperature.detach()))
-
-    def _ends(self) -> tuple[Tensor, Tensor, Tensor]:
-        """low, high and the number of the last knot in use, as whole numbers."""
-        return self.low.long(), self.high.long(), torch.where(self.high > self.low, self.last, 0.0).long()

@@ -200,7 +200,7 @@ def _cheapest(network: Profiles, ranges: Ranges, wanted: float) -> Configuration
     y ≥ t where Σ_i exp(−g_i(x_i)/T) ≤ C, for any t between floor and ceiling: the least sum for every number of bits
     is found variable by variable.
     """
-    costs = network.costs()
+    costs = network.costs([np.arange(low, high + 1) for low, high in zip(ranges.low, ranges.high, strict=True)])
     best = np.full((1,), 0.0)
     choices: list[Ints] = []
     for cost in costs:
