@@ -99,7 +99,7 @@ def test_markdown_has_a_table_for_each_group_with_all_figures_and_bold_for_the_b
     lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     assert lines[0] == ["quantity", "unit", *MEANS, "paper M", "paper MC", "paper MCD"]
     assert lines[2] == [
-        "p", "%", "8.12", "1.23", "0.912", "0.456 ± 0.114", "0.0789 ± 0.0197", "**0.0234 ± 0.00585**",
+        "p", "%", "8.12", "1.23", "0.912", "0.456 ± 0.11", "0.0789 ± 0.020", "**0.0234 ± 0.0059**",
         "0.500 ✓", "0.0500", "0.0234 ✓",
     ]  # fmt: skip
     assert len(lines) == 8
@@ -116,9 +116,9 @@ def test_terminal_ticks_where_our_mcd_is_no_worse_than_the_papers() -> None:
         "8.12",
         "1.23",
         "0.912",
-        "0.456±0.114",
-        "0.0789±0.0197",
-        "0.0234±0.00585",
+        "0.456±0.11",
+        "0.0789±0.020",
+        "0.0234±0.0059",
         "0.0234",
         "✓",
     ]
@@ -130,7 +130,7 @@ def test_terminal_ticks_where_our_mcd_is_no_worse_than_the_papers() -> None:
 def test_of_accuracy_more_is_better() -> None:
     changed = [row | {"unit": None} for row in rows(quantity="accuracy")[:6]]
     text = report.markdown(changed)
-    assert "**0.456 ± 0.114**" in text
+    assert "**0.456 ± 0.11**" in text
     assert "0.500 |" in text  # M is below the paper's
     assert "0.0500 ✓" in text  # MC is above it
 
@@ -166,10 +166,10 @@ def test_write_gives_results_table_and_a_page_that_holds_every_row(tmp_path: Pat
     assert len(seen.cells) == 2 * (1 + 2)
     assert seen.cells[0] == ["quantity", *MEANS, "paper M", "paper MC", "paper MCD"]
     assert seen.cells[1][1:] == [
-        "8.12", "1.23", "0.912", "0.456 ± 0.114", "0.0789 ± 0.0197", "0.0234 ± 0.00585",
+        "8.12", "1.23", "0.912", "0.456 ± 0.11", "0.0789 ± 0.020", "0.0234 ± 0.0059",
         "0.500 ✓", "0.0500", "0.0234 ✓",
     ]  # fmt: skip
-    assert seen.bold == ["0.0234 ± 0.00585", "0.234 ± 0.00585"] * 2
+    assert seen.bold == ["0.0234 ± 0.0059", "0.234 ± 0.0058"] * 2
     for words in ("Sampling differs from the paper's.", "ldf reproduce power-errors --out x", "4000"):
         assert words in text
         assert words in seen.seen
@@ -215,7 +215,7 @@ def test_numbers_that_are_none_are_null(tmp_path: Path) -> None:
     assert read[5]["mean"] is None
     assert read[5]["std"] is None
     assert read[0] == given[0]
-    assert "**0.0789 ± 0.0197**" in report.markdown(read)  # MC is the best that is left
+    assert "**0.0789 ± 0.020**" in report.markdown(read)  # MC is the best that is left
 
 
 def test_a_figure_that_is_not_there_is_refused_before_anything_is_written(tmp_path: Path) -> None:

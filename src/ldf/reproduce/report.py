@@ -94,12 +94,12 @@ class Section:
         return ours >= theirs if quantity in HIGHER else ours <= theirs
 
     def figure(self, quantity: str, model: str) -> str:
-        """Mean ± std in three significant digits, the spread only of more than one seed."""
+        """Mean ± std in three and two significant digits, the spread only of more than one seed."""
         row = self.cells.get((quantity, model))
         if row is None:
             return ""
         mean, std = self.mean(quantity, model), self.std(quantity, model)
-        spread = f" ± {digits(std)}" if std > 0 or (row["seeds"] > 1 and model not in BASELINES) else ""
+        spread = f" ± {digits(std, 2)}" if std > 0 or (row["seeds"] > 1 and model not in BASELINES) else ""
         return digits(mean) + spread
 
     def paper_figure(self, quantity: str, model: str) -> str:
@@ -114,16 +114,17 @@ def _float(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def digits(value: float) -> str:
-    """A number in three significant digits.
+def digits(value: float, count: int = 3) -> str:
+    """A number in so many significant digits.
 
-    >>> digits(0.00055), digits(9.996), digits(1234.5), digits(1.5e-7), digits(0.0)
-    ('0.000550', '10.0', '1234', '1.50e-07', '0')
+    >>> digits(0.00055), digits(9.996), digits(1234.5), digits(1.5e-7), digits(0.0), digits(0.0123, 2)
+    ('0.000550', '10.0', '1234', '1.50e-07', '0', '0.012')
     """
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
-    power = int(f"{value:.2e}".partition("e")[2])
-    return f"{value:.{max(0, 2 - power)}f}" if -5 < power < 6 else f"{value:.2e}"
+    short = f"{value:.{count - 1}e}"
+    power = int(short.partition("e")[2])
+    return f"{value:.{max(0, count - 1 - power)}f}" if -5 < power < 6 else short
 
 
 def sections_of(rows: Sequence[Row]) -> list[Section]:
@@ -301,10 +302,7 @@ def _page(
             shown = f"<code>{escape(value)}</code>" if name.lower() == "command" else escape(value)
             lines.append(f"<dt>{escape(name)}</dt><dd>{shown}</dd>")
         lines.append("</dl>")
-    lines += ["<h2>Results</h2>", '<div class="beside">', "<div>"]
-    for section in sections:
-        lines += _html_table(section)
-    lines += [f'<p class="legend">{escape(LEGEND)}</p>', "</div>"]
+    lines += ["<h2>Results</h2>", '<div class="beside">']
     if figures:
         lines.append("<div>")
         for figure in figures:
@@ -312,7 +310,10 @@ def _page(
             lines.append(f'<figure><a href="{source}"><img src="{source}" alt="{caption}"></a>')
             lines.append(f"<figcaption>{caption}</figcaption></figure>")
         lines.append("</div>")
-    lines.append("</div>")
+    lines.append("<div>")
+    for section in sections:
+        lines += _html_table(section)
+    lines += [f'<p class="legend">{escape(LEGEND)}</p>', "</div>", "</div>"]
     if notes:
         lines += ["<h2>Notes</h2>", "<ul>", *(f"<li>{escape(note)}</li>" for note in notes), "</ul>"]
     lines.append('<p class="legend">The same as data: <a href="results.json">results.json</a>, ')

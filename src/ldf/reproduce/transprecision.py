@@ -22,7 +22,7 @@ from ..transprecision.precision import FULL, Floats
 from ..transprecision.predictor import predictions
 from ..transprecision.repair import isotonic
 from ..transprecision.tables import draw
-from ..transprecision.training import DIRECTED, PAPER, TUNED, Ranges, Sample, train, training_pairs
+from ..transprecision.training import DIRECTED, PAPER, TUNED, Ranges, Sample, train
 from .figures import curves_figure, grid, save
 from .report import Figure, summary, write
 
@@ -126,10 +126,10 @@ def make(out: Path, work: Path, options: Options, command: str) -> tuple[list[di
     for job, found in results.items():
         assert found is not None
         rows += _rows(job, found)
-        facts[f"{job.kernel}, {job.recipe} recipe, {job.size} rows"] = found["facts"]
     figures = []
     for kernel in options.kernels:
         for recipe in options.recipes:
+            facts[f"training sets, {kernel}, {recipe} recipe"] = _sets(KERNELS[kernel], recipe, options)
             chosen = [row for row in rows if row["table"] == _table(kernel) and row["recipe"] == recipe]
             path = f"{_table(kernel)}-{recipe}.png"
             curves_figure(chosen, out / path, ("VC", "SMVC", "MAE y"), "training configurations")
@@ -143,6 +143,23 @@ def make(out: Path, work: Path, options: Options, command: str) -> tuple[list[di
             caption = f"{kernel}: the profile of each variable, and predictions on test configurations; MCD repaired"
             figures.append(Figure(path, f"{caption}, {largest} training configurations, first set"))
     return rows, write(out, "Transprecision computing", rows, figures, NOTES, facts)
+
+
+def _sets(kernel: Kernel, recipe: str, options: Options) -> str:
+    """How many dominated pairs the training sets have, and how many of them the labels contradict."""
+    _, pool = data(kernel)
+    sets = CHOICE[recipe](pool, options.sets, max(*SIZES, *options.sizes))
+    parts = []
+    for size in options.sizes:
+        counts, shares = [], []
+        for rows in sets:
+            found = Dominance(pool.configurations[rows[:size]]).violations(pool.targets[rows[:size]])
+            counts.append(found.pairs)
+            shares.append(found.violated / max(1, found.pairs))
+        parts.append(f"{size} rows: {np.mean(counts):.0f} pairs, {100 * np.mean(shares):.1f} % contradicted")
+    return (
+        f"{options.sets} of each size; dominated pairs and how many labels contradict, on average: {'; '.join(parts)}"
+    )
 
 
 def _table(kernel: str) -> str:
@@ -194,8 +211,7 @@ def _run(job: Job, work: Path) -> Job:
     begun = time.monotonic()
     kernel = KERNELS[job.kernel]
     test, pool = data(kernel)
-    every = contradicting if job.recipe == "paper" else scattered
-    sets = [rows[: job.size] for rows in every(pool, job.sets, max(*SIZES, job.size))]
+    sets = [rows[: job.size] for rows in CHOICE[job.recipe](pool, job.sets, max(*SIZES, job.size))]
     samples = [Sample(pool.configurations[rows], pool.targets[rows]) for rows in sets]
     ranges = Ranges((LOW,) * len(kernel.variables), (FULL,) * len(kernel.variables))
     scores: dict[str, list[dict[str, float]]] = {}
@@ -224,15 +240,11 @@ def _run(job: Job, work: Path) -> Job:
     for seed, sample in enumerate(samples):
         add("LightGBM", peers.lightgbm(sample, seed)(test.configurations))
         add("scikit-learn", peers.scikit_learn(sample, seed)(test.configurations))
-    pairs = [training_pairs(sample.configurations, None) for sample in samples]
-    against = [float((s.targets[p[:, 0]] > s.targets[p[:, 1]]).mean()) for s, p in zip(samples, pairs, strict=True)]
-    facts = (
-        f"{job.sets} training sets with {np.mean([len(p) for p in pairs]):.0f} dominated pairs each, "
-        f"{100 * np.mean(against):.1f} % of them contradicted by the labels; {order.count()} pairs among {TEST} test "
-        f"configurations; {time.monotonic() - begun:.0f} s"
-    )
     job.path(work).parent.mkdir(parents=True, exist_ok=True)
-    write_whole(job.path(work), json.dumps({"version": VERSION, "facts": facts, "scores": scores, "picture": picture}))
+    write_whole(
+        job.path(work),
+        json.dumps({"version": VERSION, "seconds": time.monotonic() - begun, "scores": scores, "picture": picture}),
+    )
     return job
 
 
@@ -325,3 +337,7 @@ def contradicting(pool: Sample, sets: int, size: int) -> list[Ints]:
             bad[links.indices[near]] += links.data[near] - 1
         found.append(chosen)
     return found
+
+
+CHOICE = {"paper": contradicting, "tuned": scattered}
+"""How the training sets of a recipe are chosen."""
