@@ -169,7 +169,7 @@ def test_write_gives_results_table_and_a_page_that_holds_every_row(tmp_path: Pat
         "8.12", "1.23", "0.912", "0.456 ± 0.11", "0.0789 ± 0.020", "0.0234 ± 0.0059",
         "0.500 ✓", "0.0500", "0.0234 ✓",
     ]  # fmt: skip
-    assert seen.bold == ["0.0234 ± 0.0059", "0.234 ± 0.0058"] * 2
+    assert seen.bold == ["0.0234 ± 0.0059", "0.234 ± 0.0059"] * 2
     for words in ("Sampling differs from the paper's.", "ldf reproduce power-errors --out x", "4000"):
         assert words in text
         assert words in seen.seen
