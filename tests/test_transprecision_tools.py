@@ -201,11 +201,11 @@ def test_the_target_is_y_else_the_error_else_what_is_said(tmp_path: Path) -> Non
         ("a,y\n1,2\n", {"variables": ["b"]}, "has no column 'b'; it has: a, y"),
         ("y\n2\n", {}, "has no column for a variable"),
         ("a,y\n1,2\n1.5,2\n", {}, "column 'a', row 2: expected a whole number, got 1.5"),
-        ("a,y\nnan,2\n", {}, "column 'a', row 1: expected a whole number, got nan"),
+        ("a,y\nnan,2\n", {}, "column 'a', row 1: expected a number, got None"),
         ("a,y\n1,2\ninf,3\n", {}, "column 'a', row 2: expected a whole number, got inf"),
         ("a,error\n1,0.5\n2,-0.5\n", {}, "an error must be a number ≥ 0"),
-        ("a,error\n1,nan\n", {}, "an error must be a number ≥ 0"),
-        ("a,y\n1,0.5\n2,nan\n", {}, "column 'y', row 2: expected a finite number, got nan"),
+        ("a,error\n1,nan\n", {}, "column 'error', row 1: expected a number, got None"),
+        ("a,y\n1,0.5\n2,nan\n", {}, "column 'y', row 2: expected a number, got None"),
         ("a,cost\n1,inf\n", {"target_name": "cost"}, "column 'cost', row 1: expected a finite number, got inf"),
         ("a,y\n1,x\n", {}, "column 'y', row 1: expected a number, got 'x'"),
         ("a,y\n1,true\n", {}, "column 'y', row 1: expected a number, got True"),
@@ -219,6 +219,21 @@ def test_the_target_is_y_else_the_error_else_what_is_said(tmp_path: Path) -> Non
 def test_bad_tables_are_refused(tmp_path: Path, text: str, options: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read_table(written(tmp_path / "table.csv", text), **options)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": [1.0, math.nan], "y": [0.5, 0.5]}, "column 'a', row 2: expected a whole number, got nan"),
+        ({"a": [1, 2], "y": [math.nan, 0.5]}, "column 'y', row 1: expected a finite number, got nan"),
+        ({"a": [1, 2], "error": [0.5, math.nan]}, "an error must be a number ≥ 0"),
+        ({"a": ["1", "2"], "y": [0.5, 0.5]}, "column 'a', row 1: expected a number, got '1'"),
+    ],
+)
+def test_numbers_that_are_none_are_refused(tmp_path: Path, columns: dict, message: str) -> None:
+    write_columns(tmp_path / "table.parquet", columns)
+    with pytest.raises(ValueError, match=message):
+        read_table(tmp_path / "table.parquet")
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
@@ -275,12 +290,16 @@ def test_where_writing_fails_the_old_file_stays_and_nothing_else(
 # ---------------------------------------------------------------- the search
 
 
+def trained_for(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = tuner.train
+    monkeypatch.setattr(tuner, "train", lambda *given, **options: train(*given, **options | {"epochs": epochs}))
+    monkeypatch.setattr(tuner, "TUNED", replace(tuner.TUNED, directed=200))
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Predictors of little training: what a search promises does not hang on them."""
-    train = tuner.train
-    monkeypatch.setattr(tuner, "train", lambda *given, **options: train(*given, **options | {"epochs": 3}))
-    monkeypatch.setattr(tuner, "TUNED", replace(tuner.TUNED, directed=200))
+    trained_for(3, monkeypatch)
 
 
 @cache
@@ -324,7 +343,7 @@ def settled(kernel: Kernel, found: tuner.Found, bound: float, low: int = 4) -> N
 
 
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(("name", "bound"), [("fwt", 1e-2), ("fwt", 1e-6), ("saxpy", 1e-4), ("saxpy", 1e-8)])
+@pytest.mark.parametrize(("name", "bound"), [("fwt", 1e-2), ("fwt", 1e-6), ("saxpy", 1e-4), ("saxpy", 1e-6)])
 def test_tuned_widths_keep_the_bound_and_none_can_be_lowered(name: str, bound: float) -> None:
     kernel, seen = watched(name)
     found = tuner.tune(kernel, bound, rounds=3)
@@ -339,6 +358,15 @@ def test_tuned_widths_keep_the_bound_and_none_can_be_lowered(name: str, bound: f
         assert found.bits == best
 
 
+def test_a_predictor_leads_past_where_greedy_search_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained_for(20, monkeypatch)
+    found, plain = tuner.tune(KERNELS["saxpy"], 1e-8, rounds=4), tuner.greedy(KERNELS["saxpy"], 1e-8)
+    settled(KERNELS["saxpy"], found, 1e-8)
+    assert found.bits < plain.bits
+    table, errors = every("saxpy")
+    assert found.bits <= table[errors <= 1e-8].sum(1).min() + 1
+
+
 @pytest.mark.usefixtures("quick")
 def test_the_smallest_width_is_respected_and_a_seed_decides() -> None:
     found = [tuner.tune(KERNELS["saxpy"], 1e-2, low=low, rounds=1, seed=1) for low in (2, 2, 6)]
@@ -346,6 +374,22 @@ def test_the_smallest_width_is_respected_and_a_seed_decides() -> None:
     assert found[0].bits < 18
     assert found[2].configuration == (6, 6, 6)
     settled(KERNELS["saxpy"], found[0], 1e-2, low=2)
+
+
+@pytest.mark.parametrize("way", [1, -1])
+def test_a_width_that_could_not_be_lowered_is_tried_again_with_fewer_bits_elsewhere(way: int) -> None:
+    """Errors need not rise with every bit that is given up."""
+    kept = {pair[::way] for pair in ((10, 10), (10, 9), (9, 9))}
+
+    class Listed(Kernel):
+        def errors(self, configurations):
+            return np.array([0.0 if pair in kept else 1.0 for pair in by_rows(configurations)])
+
+    runs = tuner.Runs(Listed("listed", ("a", "b"), KERNELS["fwt"].body), 0.5)
+    runs.errors([(10, 10)])
+    tuner._settle(runs, Profiles(torch.tensor([4.0, 4.0]), torch.tensor([20.0, 20.0])))
+    assert runs.cheapest().configuration == (9, 9)
+    assert {(8, 9), (9, 8)} < set(runs.known)
 
 
 def test_greedy_search_counts_what_it_runs() -> None:
@@ -357,7 +401,7 @@ def test_greedy_search_counts_what_it_runs() -> None:
 
 
 def test_the_uniform_width_is_found_by_bisection() -> None:
-    for bound in (1e-3, 1e-9, 1e-25, 1e-40):
+    for bound in (1.0, 1e-3, 1e-9, 1e-25, 1e-40):
         kernel, seen = watched("saxpy")
         width = tuner.Runs(kernel, bound).uniform()
         holds = [KERNELS["saxpy"].errors([(w,) * 3])[0] <= bound for w in range(4, 53)]
@@ -398,7 +442,7 @@ def test_what_a_predictor_finds_cheapest_is_found_exactly(seed: int) -> None:
     grid = np.array(list(itertools.product(*[range(a, b + 1) for a, b in zip(ranges.low, ranges.high, strict=True)])))
     y, bits = network.monotone(grid), grid.sum(1)
     levels = np.quantile(y, [0.03, 0.2, 0.5, 0.8, 0.97]) + 1e-6
-    for wanted in (*levels, y.min() - 0.1, float(network.floor) - 1.0):
+    for wanted in (*levels, y.min() - 0.1, network.floor.item() - 1.0):
         fits = y >= wanted
         found = tuner._cheapest(network, ranges, float(wanted))
         if not fits.any():
@@ -437,7 +481,8 @@ def test_the_kernels_are_listed(call) -> None:
     assert [line.split()[0] for line in lines[1:]] == list(KERNELS)
     assert "saxpy" in lines[1]
     assert lines[1].endswith("a, x, y")
-    assert max(map(len, lines)) < 170
+    assert lines[-1].endswith("..."), "a list of 25 is cut"
+    assert max(map(len, lines)) < 200
 
 
 def test_labels_of_a_kernel(tmp_path: Path, call) -> None:
@@ -471,7 +516,8 @@ def test_training_evaluation_and_advice(made: Path, tmp_path: Path, call, suffix
     out = ("--out", str(tmp_path / "predictor"))
     done = call("transprecision", "train", f"labels.{suffix}", "--epochs", "4", *out, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("MCD on 150 rows of image, filter, total, output in ")
+    pairs = Dominance(data.configurations).count()
+    assert done.stdout.startswith(f"150 rows of image, filter, total, output; {pairs} dominated pairs\nMCD in ")
     assert "epoch 4/4" in done.stderr
     assert {one.name for one in tmp_path.iterdir()} == {f"labels.{suffix}", "predictor"}
     ours, theirs = (Predictor.load(folder / "predictor") for folder in (tmp_path, made))
@@ -511,7 +557,12 @@ def test_training_takes_other_models_columns_and_directions(made: Path, tmp_path
     wanted = {"model": "MC", "recipe": "paper", "seed": 3, "rows": 40, "epochs": 2}
     assert {name: held.facts[name] for name in wanted} == wanted
     done = call("transprecision", "evaluate", "own", "own.csv", "--target", "cost", "--json", cwd=tmp_path)
-    assert json.loads(done.stdout)["repaired"]["VC"] == 0
+    found = json.loads(done.stdout)
+    table = read_table(tmp_path / "own.csv", "cost", held.variables)
+    before = held.violations(table.configurations, repair=False)
+    assert (found["predicted"]["VC"], found["predicted"]["SMVC"]) == (before.violated, before.total)
+    assert before.violated > 0
+    assert found["repaired"]["VC"] == 0
 
 
 class StopError(Exception):
@@ -609,9 +660,10 @@ def test_what_is_wrong_is_said_in_one_line(made: Path, tmp_path: Path, call) -> 
     refused(say("label", "fwt", "--out", "labels.csv", "--low", "9", "--high", "8"), "the smaller first; got 9 and 8")
     refused(say("train", "none.csv", "--out", "p"), "there is no file none.csv")
     refused(say("train", "half.csv", "--out", "p"), "half.csv: column 'a', row 1: expected a whole number, got 1.5")
-    refused(
-        say("train", "few.csv", "--out", "p"), "at least ten configurations and a target for each are needed, got 2"
-    )
+    few = say("train", "few.csv", "--out", "p")
+    assert few.returncode == 1
+    assert few.stderr.startswith("ldf: at least ten configurations and a target for each are needed, got 2")
+    assert few.stderr.count("\n") == 1
     refused(say("train", "few.csv", "--target", "cost", "--out", "p"), "has no column cost to learn")
     refused(say("doctor", "none"), "there is no file none; `ldf transprecision train` makes one")
     refused(say("doctor", "damaged"), "damaged is damaged or not a checkpoint")
@@ -688,8 +740,13 @@ def test_the_papers_table_is_made_once_and_a_damaged_cell_again(
         assert min(size_of(out / name)) > 300
         assert f'src="{name}"' in page
     assert "ldf reproduce transprecision --case 200" in page
-    assert "2 training sets with " in page
-    assert "dominated pairs each" in page
+    _, given = paper.data(KERNELS["correlation"])
+    for recipe, choose in (("paper", contradicting), ("tuned", scattered)):
+        sets = choose(given, 2, 200)
+        pairs = np.mean([Dominance(given.configurations[rows]).count() for rows in sets])
+        shares = 100 * np.mean([against(given, rows) for rows in sets])
+        assert f"training sets, correlation, {recipe} recipe" in page
+        assert f"200 rows: {pairs:.0f} pairs, {shares:.1f} % contradicted" in page
 
     cells = sorted((out / "work" / "transprecision").iterdir())
     assert [one.name for one in cells] == ["correlation-paper-200-2-3.json", "correlation-tuned-200-2-3.json"]
@@ -700,13 +757,13 @@ def test_the_papers_table_is_made_once_and_a_damaged_cell_again(
     assert not again, "what is there is not made again"
     assert same == rows
     assert page == tmp_path / "second" / "index.html"
-    scores = json.loads(cells[0].read_text())["scores"]
-    cells[0].write_bytes(cells[0].read_bytes()[:-30])
+    scores = json.loads(cells[1].read_text())["scores"]
+    cells[1].write_bytes(cells[1].read_bytes()[:-30])
     anew, _ = make(tmp_path / "second", out / "work", options, "make it again")
-    assert again == ["paper"]
+    assert again == ["tuned"]
     assert anew == rows
-    assert json.loads(cells[0].read_text())["scores"] == scores
-    cells[1].write_text(json.dumps(json.loads(cells[1].read_text()) | {"version": paper.VERSION + 1}))
+    assert json.loads(cells[1].read_text())["scores"] == scores
+    cells[0].write_text(json.dumps(json.loads(cells[0].read_text()) | {"version": paper.VERSION + 1}))
     monkeypatch.setattr(paper, "_run", lambda job, work: (_ for _ in ()).throw(StopError))
     with pytest.raises(StopError):
         make(tmp_path / "second", out / "work", options, "results of another version are made again")
@@ -736,9 +793,9 @@ def test_bad_requests_for_the_table_are_refused(tmp_path: Path, call, monkeypatc
     assert not list(tmp_path.rglob("*.json"))
 
 
-def pool(rows: int = 500, monotone: bool = False) -> Sample:
+def pool(rows: int = 500, noise: float = 15.0) -> Sample:
     table = draw(3, rows, seed=6)
-    noise = 0.0 if monotone else np.random.default_rng(0).normal(0, 40, rows)
+    noise = np.random.default_rng(0).normal(0, noise, rows)
     return Sample(table, (table.sum(1) + noise) / 156)
 
 
@@ -746,12 +803,12 @@ def against(given: Sample, rows: np.ndarray) -> float:
     """The share of dominated pairs whose labels are against the order."""
     table, targets = given.configurations[rows], given.targets[rows]
     pairs = [(i, j) for i in range(len(rows)) for j in range(len(rows)) if i != j and (table[i] <= table[j]).all()]
-    return sum(targets[i] > targets[j] for i, j in pairs) / len(pairs)
+    return sum(targets[i] > targets[j] for i, j in pairs) / max(1, len(pairs))
 
 
 def test_half_of_the_pairs_of_a_contradicting_set_are_against_the_order() -> None:
     given = pool()
-    assert against(given, np.arange(200)) < 0.3, "of any set"
+    assert against(given, np.arange(200)) < 0.1, "of any set"
     found = contradicting(given, 3, 60)
     rows = np.concatenate(found)
     assert [len(one) for one in found] == [60, 60, 60]
@@ -760,12 +817,12 @@ def test_half_of_the_pairs_of_a_contradicting_set_are_against_the_order() -> Non
     assert rows.max() < 500
     for one in found:
         for size in (30, 45, 60):
-            assert against(given, one[:size]) == pytest.approx(0.5, abs=0.03)
+            assert against(given, one[:size]) == pytest.approx(0.5, abs=0.15)
     assert all((a == b).all() for a, b in zip(found, contradicting(given, 3, 60), strict=True))
 
 
 def test_where_no_labels_contradict_sets_are_disjoint_all_the_same() -> None:
-    given = pool(monotone=True)
+    given = pool(noise=0.0)
     found = contradicting(given, 2, 40)
     assert len(np.unique(np.concatenate(found))) == 80
     assert against(given, found[0]) == 0.0

@@ -352,6 +352,27 @@ def test_training_sets_at_once_are_one_by_one() -> None:
         assert models["M"].label["seed"] == seed
 
 
+@pytest.mark.xfail(strict=True, reason="all sets are weighted by their mean number of pairs")
+def test_penalties_of_one_set_are_weighted_by_its_own_pairs() -> None:
+    sample = labels("saxpy")
+    samples = [Sample(sample.configurations[rows], sample.targets[rows]) for rows in (slice(60), slice(60, 120))]
+    counts = [len(training_pairs(one.configurations, None)) for one in samples]
+    assert counts[0] != counts[1]
+    both = train(samples, Ranges((4,) * 3, (52,) * 3), PAPER, ["MC"], epochs=1, progress=False)
+    found = [float(models["MC"].multipliers["monotone"].max()) for models in both]
+    assert found == pytest.approx([count / 60 for count in counts])
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["M", "MC", pytest.param("MCD", marks=pytest.mark.xfail(strict=True, reason="a step times no pairs is 0"))],
+)
+def test_a_table_without_dominated_pairs_has_nothing_to_be_held_to(model: str) -> None:
+    table = np.array([[i, 30 - i] for i in range(4, 24)])
+    made = Predictor.fit(table, np.linspace(0, 1, 20), recipe="paper", model=model, epochs=1)
+    assert made.facts["doctor"] == "There are no constraints."
+
+
 def test_each_set_bends_as_far_as_suits_it_on_held_out_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = first(labels("saxpy"), 60)
     noise = Sample(sample.configurations, np.random.default_rng(0).random(60))
@@ -601,3 +622,28 @@ def test_boosting_is_monotone_and_better_than_the_mean(peer, monkeypatch: pytest
     better = mae(predict(test), sample.targets[150:])
     assert better < 0.9 * mae(peers.mean(given)(test), sample.targets[150:])
     assert (peer(given, seed=1)(test) == predict(test)).all()
+
+
+def test_boosting_chooses_on_a_fifth_and_is_fitted_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    import lightgbm
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    monkeypatch.setattr(peers, "ROUNDS", 50)
+    given, seen = first(labels("saxpy"), 50), []
+    fit, data = HistGradientBoostingRegressor.fit, lightgbm.Dataset
+
+    def watch(model, inputs, targets):
+        seen.append(len(inputs))
+        return fit(model, inputs, targets)
+
+    def gather(inputs, *rest, **options):
+        seen.append(len(inputs))
+        return data(inputs, *rest, **options)
+
+    monkeypatch.setattr(HistGradientBoostingRegressor, "fit", watch)
+    monkeypatch.setattr(lightgbm, "Dataset", gather)
+    peers.scikit_learn(given)
+    assert seen == [40, 40, 50]
+    seen.clear()
+    peers.lightgbm(given)
+    assert seen == [40, 10, 40, 10, 50]
