@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from ldf.files import check_writable
 from ldf.power.acopf import ACOPF
 from ldf.power.problem import Power
 from ldf.proxies import open_problem
-from ldf.files import check_writable
 from ldf.proxies.files import read_demands, write_answers
 from ldf.proxies.nlp import Solution
 from ldf.proxies.problem import Floats

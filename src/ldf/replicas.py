@@ -34,7 +34,7 @@ def fit_many(
     loss: Loss,
     constraints: Iterable[Constraint] = (),
     dual: Rules = Ascent(),  # noqa: B008  # frozen
-    duals: Sequence[Rules] | None = None,
+    duals: Sequence[Rules] | Sequence[Sequence[Rules]] | None = None,
     seeds: Iterable[int] = (0,),
     folds: int | None = None,
     subsets: Sequence[Tensor] | None = None,
@@ -61,7 +61,7 @@ def fit_many(
     Args:
         factory: makes a model; called once per run, under the run's seed.
         data: (inputs, targets) or a mapping of columns, in memory.
-        duals: several rules to try; `dual` where there is only one.
+        duals: several rules to try, or a list of them for each seed; `dual` where there is only one.
         seeds: of weights and batches.
         folds: K-fold cross-validation: every seed and rule is trained K times, each time without one K-th of the rows,
             on which it is validated (rows left over by the division are always trained on).
@@ -94,9 +94,10 @@ def fit_many(
         forward=forward or call_on_inputs,
         checkpoint_seconds=checkpoint_seconds,
     )
-    rules = list(duals) if duals is not None else [dual]
     seeds = list(seeds)
-    plan = list(itertools.product(seeds, rules, range(folds) if folds is not None else [None]))
+    rules = _rules_of(duals if duals is not None else [dual], seeds)
+    turns = range(folds) if folds is not None else [None]
+    plan = [(seed, *rest) for seed, own in zip(seeds, rules, strict=True) for rest in itertools.product(own, turns)]
     if not plan:
         raise ValueError("nothing to train: seeds and duals must not be empty")
     chosen = [seed for seed, _, _ in plan]
@@ -156,6 +157,15 @@ def fold_rows(rows: int, folds: int, fold: int, seed: int) -> Tensor:
     size = rows // folds
     order = torch.randperm(rows, generator=epoch_generator(seed, 0, stream=98))
     return order[fold * size : (fold + 1) * size].sort().values
+
+
+def _rules_of(duals: Sequence[Any], seeds: Sequence[int]) -> list[list[Rules]]:
+    """The rules of every seed, as many for one as for the other."""
+    if not all(isinstance(rule, list | tuple) for rule in duals):
+        return [list(duals)] * len(seeds)
+    if duals and (len(duals) != len(seeds) or len({len(rules) for rules in duals}) != 1):
+        raise ValueError(f"duals must have a list of rules for each of the {len(seeds)} seeds, all of the same length")
+    return [list(rules) for rules in duals] or [[] for _ in seeds]
 
 
 def _check_subsets(subsets: Sequence[Tensor], seeds: Sequence[int], rows: int) -> list[Tensor]:

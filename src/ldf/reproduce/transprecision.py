@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -148,10 +149,11 @@ def make(out: Path, work: Path, options: Options, command: str) -> tuple[list[di
 def _sets(kernel: Kernel, recipe: str, options: Options) -> str:
     """How many dominated pairs the training sets have, and how many of them the labels contradict."""
     _, pool = data(kernel)
-    sets = CHOICE[recipe](pool, options.sets, max(*SIZES, *options.sizes))
+    choose = cache(lambda size: CHOICE[recipe](pool, options.sets, size))
     parts = []
     for size in options.sizes:
         counts, shares = [], []
+        sets = choose(max(*SIZES, size))
         for rows in sets:
             found = Dominance(pool.configurations[rows[:size]]).violations(pool.targets[rows[:size]])
             counts.append(found.pairs)
@@ -304,9 +306,9 @@ def scattered(pool: Sample, sets: int, size: int) -> list[Ints]:
 def contradicting(pool: Sample, sets: int, size: int) -> list[Ints]:
     """Disjoint training sets in which half of the dominated pairs have labels against the order, where that can be had.
 
-    A set grows by one configuration at a time, out of CANDIDATES random ones: that with the most contradicted pairs
-    among those that keep at least half of all pairs contradicted, or the one that comes closest. Any first rows of a
-    set are such a set too.
+    A set grows by one configuration at a time, out of CANDIDATES random ones: that with the most pairs among those that
+    leave at least half of all pairs contradicted, or the one that comes closest. Any first rows of a set are such a set
+    too.
     """
     scattered(pool, sets, size)  # refuses what cannot be had
     rows = len(pool.targets)
@@ -328,7 +330,7 @@ def contradicting(pool: Sample, sets: int, size: int) -> list[Ints]:
             candidates = generator.integers(len(free), size=min(CANDIDATES, len(free)))
             with_pairs, with_bad = total[free[candidates]], bad[free[candidates]]
             surplus = all_bad + with_bad - 0.5 * (all_pairs + with_pairs)
-            best = int(np.where(surplus >= 0, with_bad, surplus).argmax())
+            best = int(np.where(surplus >= 0, with_pairs, surplus).argmax())
             row = chosen[place] = free[candidates[best]]
             free = np.delete(free, candidates[best])
             all_pairs, all_bad = all_pairs + int(total[row]), all_bad + int(bad[row])

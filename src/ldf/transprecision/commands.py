@@ -23,7 +23,7 @@ Columns = Annotated[
     list[str] | None,
     typer.Option(help="A column with widths; may be given several times. All but the target by default."),
 ]
-TARGET = "The column to learn; by default y or, where there is none, error, from which y follows."
+TARGET = "The column to learn; by default target or, where there is none, error, from which y follows."
 
 
 @app.command()
@@ -47,7 +47,7 @@ def label(
     high: Annotated[int, typer.Option(min=1, max=52, help="The largest width.")] = 52,
     workers: Workers = None,
 ) -> None:
-    """Draw configurations, run the kernel under each, and write widths, error and y."""
+    """Draw configurations, run the kernel under each, and write widths, error and target, which is y."""
     from .kernels import open_kernel
     from .tables import label as run
 

@@ -101,12 +101,14 @@ class Predictor:
                 f"targets must be finite numbers; row {int(np.flatnonzero(~np.isfinite(values))[0])} is not"
             )
         names = tuple(variables) if variables is not None else tuple(f"x{i + 1}" for i in range(table.shape[1]))
-        if len(names) != table.shape[1]:
-            raise ValueError(f"{table.shape[1]} columns, but {len(names)} names of variables")
+        if len(set(names)) != table.shape[1] or len(names) != table.shape[1]:
+            raise ValueError(f"{table.shape[1]} columns need as many different names of variables, got {names}")
         if model not in MODELS:
             raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
         chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
         limits = ranges or Ranges(tuple(table.min(0).tolist()), tuple(table.max(0).tolist()))
+        if not len(limits.low) == len(limits.high) == len(names):
+            raise ValueError(f"ranges must have a least and a largest value for each of {', '.join(names)}")
         low, high = float(values.min()), float(values.max())
         # y is in [0, 1] as it is; anything else is brought there.
         offset, span = (0.0, 1.0) if increasing and low >= 0 and high <= 1 else (low, (high - low) or 1.0)
@@ -188,21 +190,20 @@ class Predictor:
         tensors, facts = load(path)
         if facts.get("format") != FORMAT:
             raise CheckpointError(f"{path} is no predictor of `ldf transprecision train` ({FORMAT})")
-        ranges = Ranges(tuple(facts["low"]), tuple(facts["high"]))
-        network = NETWORKS[facts["network"]](*ranges.tensors())
         try:
+            ranges = Ranges(tuple(facts["low"]), tuple(facts["high"]))
+            network = NETWORKS[facts["network"]](*ranges.tensors())
             network.load_state_dict({n.removeprefix("network."): v for n, v in tensors.items() if n != "reference"})
-        except RuntimeError as error:
-            raise CheckpointError(
-                f"{path} does not hold the network it describes: {' '.join(str(error).split())}"
-            ) from error
-        return cls(
-            tuple(facts["variables"]),
-            ranges,
-            network.eval(),
-            tensors["reference"].numpy(),
-            facts["offset"],
-            facts["span"],
-            facts["facts"],
-            History(facts["history"]),
-        )
+            return cls(
+                tuple(facts["variables"]),
+                ranges,
+                network.eval(),
+                tensors["reference"].numpy(),
+                facts["offset"],
+                facts["span"],
+                facts["facts"],
+                History(facts["history"]),
+            )
+        except (RuntimeError, KeyError, TypeError) as error:
+            reason = " ".join(str(error).split())
+            raise CheckpointError(f"{path} does not hold the predictor it describes: {reason}") from error

@@ -18,7 +18,7 @@ from .dominance import Ints
 from .kernels import CHUNK, LOW, Kernel, open_kernel, target
 from .precision import FULL, Floats
 
-RESULTS = ("error", "y")
+RESULTS = ("error", "target")
 """Columns of a labelled table that are not widths."""
 
 
@@ -95,15 +95,20 @@ def label(
     workers: int | None = None,
     progress: bool | None = None,
 ) -> Table:
-    """Draw n configurations, run them all and, given a path, write them: a column a variable, then error and y."""
+    """Draw n configurations, run them all and, given a path, write them: a column a variable, error and target (y)."""
     if path is not None:
         check_writable(path, "labels")
+        taken = [name for name in kernel.variables if name in RESULTS]
+        if taken:
+            raise ValueError(
+                f"kernel {kernel.name!r}: a table of labels has a column {taken[0]!r} of its own; rename it"
+            )
     configurations = draw(len(kernel.variables), n, seed, low, high)
     errors = run(kernel, configurations, workers, progress)
     targets = target(errors)
     if path is not None:
         columns = dict(zip(kernel.variables, configurations.T, strict=True))
-        columns |= {"error": errors, "y": targets}
+        columns |= {"error": errors, "target": targets}
         if path.suffix.lower() == ".parquet":
             facts = {"kernel": kernel.name, "seed": seed, "low": low, "high": high}
             table = pa.table(columns).replace_schema_metadata({"ldf": json.dumps(facts)})
@@ -117,8 +122,8 @@ def read_table(path: Path, target_name: str | None = None, variables: Sequence[s
     """A table of configurations with a target.
 
     Args:
-        target_name: its column; by default y or, where there is none, error, from which y follows.
-        variables: the columns of the configurations, whole numbers; by default all others but error and y.
+        target_name: its column; by default target or, where there is none, error, from which y follows.
+        variables: the columns of the configurations, whole numbers; by default all others but error and target.
     """
     columns = read_columns(path, "configurations")
     name = target_name or next((name for name in reversed(RESULTS) if name in columns), None)

@@ -59,10 +59,11 @@ def monotone(pairs: Tensor) -> Constraint:
 
 
 def directed(ranges: Ranges, count: int, generator: np.random.Generator) -> Ints:
-    """Pairs x₁ ≺ x₂ drawn anywhere: [2, count, variables]; x₂ is x₁ with some widths raised.
+    """Pairs x₁ ≼ x₂ drawn anywhere: [2, count, variables]; x₂ is x₁ with some widths raised.
 
     In half of them one width is raised by one to four bits, and the others are drawn above it, so that it matters; in
-    the others each width is raised with probability 0.4, to anything.
+    the others each width is drawn anew with probability 0.4 and takes that where it is more. Where nothing was raised
+    x₂ is x₁, and the pair asks for nothing.
     """
     low, high = np.array(ranges.low), np.array(ranges.high)
     shape = (count, len(low))
@@ -211,8 +212,9 @@ def _train(
         scales = _choose_scales(inputs, targets, subsets, seeds, ranges, recipe, options)
     pairs, unlabelled = _pairs(samples, ranges, recipe, seeds, len(inputs))
     # Σ_l L + Σ_pairs μν over the number of rows is the mean of L plus P/n times the mean of μν.
-    weight = len(pairs) / len(inputs) if recipe.literal else 1.0
-    duals = [_weighted(recipe.duals[model], weight) for model in models]
+    counts = np.bincount(pairs[:, 0].numpy() // rows, minlength=len(samples))
+    weights = [count / rows if recipe.literal and count else 1.0 for count in counts.tolist()]
+    duals = [[_weighted(recipe.duals[model], weight) for model in models] for weight in weights[: len(samples)]]
     each = iter([scale for scale in scales for _ in models])
 
     def factory() -> nn.Module:

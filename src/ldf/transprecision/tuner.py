@@ -130,6 +130,8 @@ def tune(
     size = len(kernel.variables)
     runs = Runs(kernel, bound, low)
     width = runs.uniform()
+    if width == low:
+        return runs.cheapest()
     line = Progress(rounds + 1, "round", progress)
     least, most = max(low, width - 8), min(FULL, width + 6)
     ranges = Ranges((least,) * size, (most,) * size)
@@ -221,10 +223,10 @@ def _cheapest(network: Profiles, ranges: Ranges, wanted: float) -> Configuration
 def _budget(network: Profiles, wanted: float) -> float:
     """Σ exp(−g/T) at most, for y ≥ wanted: exp(y/T) = exp(floor/T) + 1/(exp(−ceiling/T) + Σ)."""
     temperature = network.temperature
-    rest = math.exp(wanted / temperature) - math.exp(float(network.floor.detach()) / temperature)
-    if rest <= 0:
-        return math.inf
-    return 1.0 / rest - math.exp(-float(network.ceiling.detach()) / temperature)
+    with np.errstate(over="ignore", invalid="ignore"):
+        least = np.exp(np.array([wanted, float(network.floor.detach())]) / temperature)
+        most = np.exp(-float(network.ceiling.detach()) / temperature)
+    return math.inf if least[0] <= least[1] else float(1.0 / (least[0] - least[1]) - most)
 
 
 def _walk(choices: list[Ints], bits: int) -> Ints:
