@@ -317,3 +317,23 @@ def test_a_checkpoint_of_other_subsets_is_refused(tmp_path: Path) -> None:
     assert torch.equal(weights(first), weights(again))
     with pytest.raises(ldf.CheckpointError, match=r"the checkpoint of another problem \(subsets: "):
         ldf.fit_many(network, dispatch(64), subsets=[torch.arange(1, 31)], **options)
+
+
+def test_every_seed_may_have_rules_of_its_own() -> None:
+    inputs = torch.rand(40, 3, generator=torch.Generator().manual_seed(0))
+    balance = ldf.equality("balance", lambda y, batch: y.sum(1, keepdim=True) - 1)
+
+    def run(duals: list, seeds: list[int]) -> list[ldf.Fit]:
+        return ldf.fit_many(
+            lambda: nn.Linear(3, 3), (inputs, inputs), loss=nn.functional.mse_loss, constraints=[balance], duals=duals,
+            seeds=seeds, epochs=2,
+        )  # fmt: skip
+
+    own = run([[None, ldf.Fixed(2.0)], [None, ldf.Fixed(3.0)]], [0, 1])
+    assert [float(one.multipliers["balance"]) for one in own] == [0.0, 2.0, 0.0, 3.0]
+    shared = run([None, ldf.Fixed(3.0)], [0, 1])
+    assert torch.equal(own[3].model.weight, shared[3].model.weight)
+    assert not torch.equal(own[1].model.weight, shared[1].model.weight)
+    for duals in ([[None]], [[None], [None, ldf.Fixed(1.0)]]):
+        with pytest.raises(ValueError, match="a list of rules for each of the 2 seeds, all of the same length"):
+            run(duals, [0, 1])

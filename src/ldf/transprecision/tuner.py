@@ -110,20 +110,20 @@ def tune(
     low: int = LOW,
     seed: int = 0,
     first: int | None = None,
-    rounds: int = 8,
+    rounds: int = 4,
     progress: bool | None = False,
 ) -> Found:
     """The cheapest configuration found whose error, measured, is at most the bound; no width of it can be lowered.
 
-    First the least uniform width by bisection, then configurations drawn around it; in every round the predictor is
-    trained on all that was run, and what it takes for cheapest is run; in the end single bits and exchanges of bits
-    between variables are tried.
+    First the least uniform width by bisection, then configurations drawn around it. In every round the predictor is
+    trained on all that was run, and what it takes for cheapest is run; then single bits and exchanges of bits between
+    variables are tried.
 
     Args:
         bound: on max_i (out_i − ref_i)²/ref_i².
         low: the smallest width to use.
         first: configurations drawn before the first round; by default three a variable.
-        rounds: at most; the search goes on as long as it finds cheaper ones.
+        rounds: at most; the search ends with one that finds nothing cheaper.
     """
     if not (math.isfinite(bound) and bound > 0):
         raise ValueError(f"the largest error allowed must be a number > 0, got {bound}")
@@ -132,27 +132,35 @@ def tune(
     width = runs.uniform()
     if width == low:
         return runs.cheapest()
-    line = Progress(rounds + 1, "round", progress)
+    line = Progress(rounds, "round", progress)
     least, most = max(low, width - 8), min(FULL, width + 6)
     ranges = Ranges((least,) * size, (most,) * size)
     generator = np.random.default_rng(seed)
     drawn = generator.integers(least, most + 1, (first or 3 * size, size))
     runs.errors([tuple(row) for row in drawn.tolist()])
-    stuck = 0
     for number in range(rounds):
         before = runs.cheapest().bits
-        network = _train(runs, ranges, seed)
-        asked = [_cheapest(network, ranges, float(target(bound)) + margin) for margin in MARGINS]
-        _climb(runs, sorted({each for each in asked if each is not None and sum(each) < before}, key=sum))
+        network = _predictor_led(runs, ranges, seed)
+        _settle(runs, network)
+        _exchange(runs, network)
         line.update(number + 1, lambda: f"{runs.cheapest().bits} bits, {len(runs.known)} runs")
-        stuck = stuck + 1 if runs.cheapest().bits == before else 0
-        if stuck == 3:
+        if runs.cheapest().bits == before:
             break
-    network = _train(runs, ranges, seed)
-    _settle(runs, network)
-    _exchange(runs, network)
-    line.update(rounds + 1, lambda: f"{runs.cheapest().bits} bits, {len(runs.known)} runs")
+    line.update(rounds, lambda: f"{runs.cheapest().bits} bits, {len(runs.known)} runs")
     return runs.cheapest()
+
+
+def _predictor_led(runs: Runs, ranges: Ranges, seed: int) -> Profiles:
+    """Run what the predictor takes for cheapest and train it on that, until three times nothing cheaper was found."""
+    stuck = 0
+    while True:
+        before = runs.cheapest().bits
+        network = _train(runs, ranges, seed)
+        if stuck == 3:
+            return network
+        asked = [_cheapest(network, ranges, float(target(runs.bound)) + margin) for margin in MARGINS]
+        _climb(runs, sorted({each for each in asked if each is not None and sum(each) < before}, key=sum))
+        stuck = stuck + 1 if runs.cheapest().bits == before else 0
 
 
 def _climb(runs: Runs, ladder: list[Configuration]) -> None:
