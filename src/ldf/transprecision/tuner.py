@@ -134,7 +134,7 @@ def tune(
         return runs.cheapest()
     line = Progress(rounds, "round", progress)
     least, most = max(low, width - 8), min(FULL, width + 6)
-    ranges = Ranges((least,) * size, (most,) * size)
+    ranges = Ranges((low,) * size, (most,) * size)
     generator = np.random.default_rng(seed)
     drawn = generator.integers(least, most + 1, (first or 3 * size, size))
     runs.errors([tuple(row) for row in drawn.tolist()])
