@@ -39,3 +39,11 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
         return subprocess.CompletedProcess(arguments, code or 0, out, err)
 
     return inside
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictors of little training: what a search promises does not hang on them."""
+    from precisions import trained_for
+
+    trained_for(3, monkeypatch)

@@ -1,10 +1,13 @@
 """Labels, networks and a kernel that tests of transprecision share."""
 
+from dataclasses import replace
 from functools import cache
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from ldf.transprecision import tuner
 from ldf.transprecision.kernels import KERNELS, target
 from ldf.transprecision.networks import Profiles
 from ldf.transprecision.tables import draw
@@ -51,3 +54,9 @@ def profiles(low: tuple[int, ...], high: tuple[int, ...], seed: int = 0) -> Prof
             parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
         network.log_temperature.sub_(1.0)
     return network
+
+
+def trained_for(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = tuner.train
+    monkeypatch.setattr(tuner, "train", lambda *given, **options: train(*given, **options | {"epochs": epochs}))
+    monkeypatch.setattr(tuner, "TUNED", replace(tuner.TUNED, directed=200))

@@ -209,8 +209,8 @@ def test_tuned_widths_are_printed(call) -> None:
 
 
 def test_what_is_wrong_is_said_in_one_line(made: Path, tmp_path: Path, call) -> None:
-    (tmp_path / "half.csv").write_text("a,y\n1.5,0.5\n")
-    (tmp_path / "few.csv").write_text("a,y\n1,0.5\n2,0.6\n")
+    (tmp_path / "half.csv").write_text("a,target\n1.5,0.5\n")
+    (tmp_path / "few.csv").write_text("a,target\n1,0.5\n2,0.6\n")
     damaged = tmp_path / "damaged"
     damaged.write_bytes((made / "predictor").read_bytes()[:-50])
     before = {one.name for one in tmp_path.iterdir()}
@@ -233,7 +233,7 @@ def test_what_is_wrong_is_said_in_one_line(made: Path, tmp_path: Path, call) -> 
     refused(say("doctor", "damaged"), "damaged is damaged or not a checkpoint")
     refused(say("doctor", "few.csv"), "few.csv is damaged or not a checkpoint")
     predictor = str(made / "predictor")
-    refused(say("evaluate", predictor, "few.csv"), "few.csv has no column 'image'; it has: a, y")
+    refused(say("evaluate", predictor, "few.csv"), "few.csv has no column 'image'; it has: a, target")
     ask = ("predict", predictor, "--configurations", "few.csv", "--out")
     refused(say(*ask, "answers.csv"), "few.csv has no column 'image'")
     refused(say(*ask, "answers.txt"), "predictions are written to .csv or .parquet files")

@@ -151,10 +151,10 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     ):
         Predictor.load(file)
     checkpoint.save(file, {name: value for name, value in tensors.items() if name != "network.slope"}, facts)
-    with pytest.raises(CheckpointError, match=r"does not hold the network it describes: .*slope"):
+    with pytest.raises(CheckpointError, match=r"does not hold the predictor it describes: .*slope"):
         Predictor.load(file)
     checkpoint.save(file, tensors, facts | {"low": [4, 4], "high": [52, 52]})
-    with pytest.raises(CheckpointError, match=r"does not hold the network it describes: .*size mismatch"):
+    with pytest.raises(CheckpointError, match=r"does not hold the predictor it describes: .*size mismatch"):
         Predictor.load(file)
 
 
@@ -168,7 +168,9 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
         ({"targets": np.ones((200, 1))}, r"got 200 and \(200, 1\)"),
         ({"targets": np.where(np.arange(200) == 17, np.nan, 0.5)}, "targets must be finite numbers; row 17 is not"),
         ({"targets": np.where(np.arange(200) == 3, np.inf, 0.5)}, "targets must be finite numbers; row 3 is not"),
-        ({"variables": ["a", "b"]}, "3 columns, but 2 names of variables"),
+        ({"variables": ["a", "b"]}, "3 columns need as many different names of variables, got"),
+        ({"variables": ["a", "b", "a"]}, "3 columns need as many different names of variables, got"),
+        ({"ranges": Ranges((4,), (52,))}, "ranges must have a least and a largest value for each of"),
         ({"model": "MD"}, "model must be one of M, MC, MCD, got 'MD'"),
         ({"recipe": "best"}, "a recipe is paper or tuned, got 'best'"),
     ],

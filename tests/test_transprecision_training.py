@@ -237,7 +237,7 @@ def test_the_papers_recipe_is_the_papers(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (law.kind, law.degree, law.multiplier) == ("inequality", "violation", "sample")
     assert law.scope.indices.tolist() == pairs.tolist(), "a multiplier for each pair of the training set"
     share = len(pairs) / 100
-    assert seen["duals"] == [None, Fixed(share), Ascent(1e-3 * share, normalise=False)]
+    assert seen["duals"] == [[None, Fixed(share), Ascent(1e-3 * share, normalise=False)]]
     assert PAPER.duals == {"M": None, "MC": Fixed(1.0), "MCD": Ascent(1e-3, normalise=False)}
     assert tuple(PAPER.duals) == MODELS
     assert [PAPER.batch_size(rows) for rows in (10, 200, 1000)] == [64, 64, 64]
@@ -246,7 +246,7 @@ def test_the_papers_recipe_is_the_papers(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_other_recipes_are_held_to_pairs_without_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = first(labels("saxpy"), 100)
     seen = options_of(monkeypatch, [sample, sample], DIRECTED, ["MCD"])
-    assert (seen["epochs"], seen["lr"], seen["batch_size"], seen["duals"]) == (150, 1e-3, 64, [Ascent(100.0)])
+    assert (seen["epochs"], seen["lr"], seen["batch_size"], seen["duals"]) == (150, 1e-3, 64, [[Ascent(100.0)]] * 2)
     (law,) = seen["constraints"]
     indices = law.scope.indices
     assert indices.shape == (3000, 2)
@@ -257,7 +257,7 @@ def test_other_recipes_are_held_to_pairs_without_labels(monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(training, "_choose_scales", lambda *_: [0.1, 0.1])
         seen = options_of(patch, [sample, sample], TUNED, ["MC", "MCD"])
-    assert seen["duals"] == [Fixed(1.0), Ascent(50.0)]
+    assert seen["duals"] == [[Fixed(1.0), Ascent(50.0)]] * 2
     indices = seen["constraints"][0].scope.indices
     parts = [((indices >= a) & (indices < b)).all(1).sum().item() for a, b in ((0, 100), (100, 200), (200, 6200))]
     own = len(training_pairs(sample.configurations, 2000))

@@ -2,12 +2,12 @@
 
 import itertools
 import math
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
+from precisions import trained_for
 
 from ldf.transprecision import kernels, tuner
 from ldf.transprecision.kernels import KERNELS, Kernel
@@ -23,18 +23,6 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def by_rows(table: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(row) for row in table.tolist()]
-
-
-def trained_for(epochs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    train = tuner.train
-    monkeypatch.setattr(tuner, "train", lambda *given, **options: train(*given, **options | {"epochs": epochs}))
-    monkeypatch.setattr(tuner, "TUNED", replace(tuner.TUNED, directed=200))
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predictors of little training: what a search promises does not hang on them."""
-    trained_for(3, monkeypatch)
 
 
 @cache
