@@ -19,14 +19,29 @@ COLOURS = {
     "M": "#E69F00",
     "MC": "#009E73",
     "MCD": "#0072B2",
+    "MCD repaired": "#D55E00",
+    "MCD directed": "#000000",
+    "LightGBM": "#7A4EAB",
+    "scikit-learn": "#8C6D31",
 }
-"""Okabe and Ito's colours, which people with any colour vision can tell apart."""
+"""Okabe and Ito's colours, which people with any colour vision can tell apart, and two more."""
 
-OTHERS = ("#D55E00", "#000000", "#7A4EAB", "#8C6D31", "#F0E442")
+OTHERS = ("#D55E00", "#000000", "#F0E442")
 """Colours of models without one of their own."""
 
-OTHER_MARKERS = ("X", "*", "p", "h", "d")
-MARKERS = {"mean": "v", "linear": "^", "previous": "P", "M": "o", "MC": "s", "MCD": "D"}
+OTHER_MARKERS = ("X", "*", "p")
+MARKERS = {
+    "mean": "v",
+    "linear": "^",
+    "previous": "P",
+    "M": "o",
+    "MC": "s",
+    "MCD": "D",
+    "MCD repaired": "X",
+    "MCD directed": "*",
+    "LightGBM": "p",
+    "scikit-learn": "h",
+}
 STYLES: dict[str, Any] = {"M": ":", "MC": "--", "MCD": "-"}
 
 

@@ -34,7 +34,7 @@ HIGHER = frozenset({"accuracy", "certified"})
 """Quantities of which more is better; of all others, less is."""
 
 LEGEND = (
-    "Mean ± standard deviation over the seeds. Bold: the best of the networks. "
+    "Mean ± standard deviation over the seeds. Bold: the best, simple baselines aside. "
     "✓: our mean is at least as good as the paper's figure for the same model."
 )
 
@@ -82,7 +82,7 @@ class Section:
         return ", ".join(sorted(units))
 
     def best(self, quantity: str) -> set[str]:
-        """The networks with the best mean."""
+        """The models with the best mean, simple baselines aside."""
         sign = -1 if quantity in HIGHER else 1
         found = {m: sign * self.mean(quantity, m) for m in self.models if m not in BASELINES}
         found = {model: value for model, value in found.items() if not math.isnan(value)}
