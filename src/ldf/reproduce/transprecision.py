@@ -121,7 +121,8 @@ def make(out: Path, work: Path, options: Options, command: str) -> tuple[list[di
     todo.sort(key=lambda job: -job.size)
     pool = joblib.Parallel(n_jobs=options.workers or -1, return_as="generator_unordered")
     for count, job in enumerate(pool(joblib.delayed(_run)(job, work) for job in todo), 1):
-        line.update(len(jobs) - len(todo) + count, lambda: f"{job.kernel} {job.recipe} {job.size}")  # noqa: B023
+        note = f"{job.kernel} {job.recipe} {job.size}"
+        line.update(len(jobs) - len(todo) + count, lambda note=note: note)
     results = {job: _read(job, work) for job in jobs}
     rows, facts = [], {"command": command}
     for job, found in results.items():

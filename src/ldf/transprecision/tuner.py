@@ -181,9 +181,11 @@ def _settle(runs: Runs, network: Profiles) -> None:
             # What failed at a configuration with more bits has to fail here too before it counts.
             lower = [_moved(current, {i: -1}) for i, width in enumerate(current) if width > runs.low]
             kept = [each for each in lower if runs.holds(each)]
-            if not kept:
+            best_known = runs.cheapest().configuration
+            if not kept and best_known == current:
                 return
-            current, failed = kept[0], set()
+            # Of several with as few bits the one with the least error counts, and has to pass this too.
+            current, failed = kept[0] if kept else best_known, set()
             continue
         lower = [_moved(current, {i: -1}) for i in free]
         best = int(np.argmax(_predict(network, lower)))
