@@ -94,6 +94,10 @@ class Job:
     sets: int
     epochs: int | None
 
+    def describe(self) -> str:
+        """For the line of progress."""
+        return f"{self.kernel} {self.recipe} {self.size}"
+
     def path(self, work: Path) -> Path:
         """Where its scores are kept."""
         epochs = f"-{self.epochs}" if self.epochs else ""
@@ -121,8 +125,7 @@ def make(out: Path, work: Path, options: Options, command: str) -> tuple[list[di
     todo.sort(key=lambda job: -job.size)
     pool = joblib.Parallel(n_jobs=options.workers or -1, return_as="generator_unordered")
     for count, job in enumerate(pool(joblib.delayed(_run)(job, work) for job in todo), 1):
-        note = f"{job.kernel} {job.recipe} {job.size}"
-        line.update(len(jobs) - len(todo) + count, lambda note=note: note)
+        line.update(len(jobs) - len(todo) + count, job.describe)
     results = {job: _read(job, work) for job in jobs}
     rows, facts = [], {"command": command}
     for job, found in results.items():
