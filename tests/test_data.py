@@ -228,14 +228,16 @@ def test_the_cache_is_that_of_ldf(cache: Path, monkeypatch) -> None:
     assert asked == ["ldf"]
 
 
-def test_without_pooch_the_extra_is_named(cache: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("name", [NAME, "fairness/small.csv"])
+def test_without_pooch_the_extra_is_named(cache: Path, monkeypatch, name: str) -> None:
+    monkeypatch.setitem(SOURCES, name, SOURCES[NAME])
     monkeypatch.setitem(sys.modules, "pooch", None)
     monkeypatch.setenv("LDF_DATA_DIR", "/nowhere")
     with pytest.raises(DataError) as caught:
-        locate(NAME)
+        locate(name)
     assert str(caught.value) == (
-        f"gas/small.m is not in LDF_DATA_DIR (/nowhere), and pooch, which would fetch it from {NOWHERE}, "
-        "is not installed: pip install 'ldf[gas]'"
+        f"{name} is not in LDF_DATA_DIR (/nowhere), and pooch, which would fetch it from {NOWHERE}, "
+        f"is not installed: pip install 'ldf[{name.split('/')[0]}]'"
     )
 
 

@@ -230,8 +230,8 @@ class GroupBlock(Block):
         self.register_buffer("rows_seen", like.new_zeros(1))
         self.register_buffer("shares", like.new_zeros(count))  # of the last epoch's rows, over all processes
 
-    def means(self, statistic: Tensor, member: Tensor, remember: bool) -> Tensor:
-        """[G, k]: running means by value, this batch's by gradient."""
+    def means(self, statistic: Tensor, member: Tensor, remember: bool, exact: Tensor | None = None) -> Tensor:
+        """[G, k]: running means by value, this batch's by gradient; an epoch's sums are of `exact`, if given."""
         batch_sums = member.t() @ statistic
         with torch.no_grad():
             batch_counts = member.sum(0)
@@ -248,18 +248,18 @@ class GroupBlock(Block):
             if remember:
                 self.running_sums.copy_(sums)
                 self.running_counts.copy_(counts)
-                self.group_sums.add_(batch_sums)
+                self.group_sums.add_(batch_sums if exact is None else member.t() @ exact)
                 self.group_counts.add_(batch_counts)
                 self.rows_seen.add_(rows)
         pull = batch_sums / expected.clamp_min(1e-12)[:, None]
         return value + (pull - pull.detach())
 
     def forward(
-        self, total: Tensor, statistic: Tensor, member: Tensor | None, present: Tensor | None, remember: bool
+        self, total: Tensor, statistic: Tensor, member: Tensor | None, exact: Tensor | None, remember: bool
     ) -> Tensor:
-        """Adds Σ μ ν(h(means)). statistic: [rows, k]; member: [rows, G]; no row fills up a batch here."""
+        """Adds Σ μ ν(h(means)). statistic: [rows, k]; member: [rows, G]; exact: [rows, k], to ascend by instead."""
         assert member is not None
-        sigma = self.groups.compare(self.means(statistic, member, remember=remember))[None]
+        sigma = self.groups.compare(self.means(statistic, member, remember, exact))[None]
         degree = self.degree(self.relaxed(sigma), self.offset if self.curved else None)
         return total + self.price(degree, degree[0], self.weight, self.curvature)
 
@@ -269,6 +269,8 @@ class GroupBlock(Block):
 
     def share(self) -> None:
         """After the sums of all processes were added up: running means from them, the same for all."""
+        if self.constraints[0].exact is not None:
+            return  # the epoch's sums are of something else than the running ones
         seen = self.group_counts > 0
         counts = (self.group_counts / 4).clamp(1.0, WINDOW)
         means = self.group_sums / self.group_counts.clamp_min(1)[:, None]

@@ -131,7 +131,7 @@ def violations(constraint: Constraint, predictions: Any, batch: Any, k: int = 0)
         predictions, batch = _pairs(scope, predictions, batch)
         if batch.rows == 0:
             return torch.zeros(0, 1)
-    sigma = constraint.evaluate(predictions, batch)
+    sigma = constraint.statistic(predictions, batch)
     if not bool(torch.isfinite(sigma).all()):
         raise ConstraintError(f"constraint {constraint.name!r}: its function gave {first_bad(sigma)}")
     if isinstance(scope, Groups):

@@ -38,6 +38,7 @@ class Constraint:
     slack: float | Schedule = 0.0
     cap: float | None = None
     tolerance: float | None = None
+    exact: Callable[[Any, Any], Tensor] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -53,6 +54,8 @@ class Constraint:
                 f"constraint {self.name!r}: a constraint on groups has no multiplier per sample; "
                 "take multiplier='column' for one per comparison"
             )
+        if self.exact is not None and not (callable(self.exact) and isinstance(self.scope, Groups)):
+            raise TypeError(f"constraint {self.name!r}: exact must be a function, and goes with a constraint on groups")
         self.slack_at(0)
         for what, value in (("cap", self.cap), ("tolerance", self.tolerance)):
             if value is not None and not value > 0:
@@ -91,6 +94,14 @@ class Constraint:
                 "number of columns must stay the same"
             )
 
+    def statistic(self, predictions: Any, batch: Any) -> Tensor:
+        """[rows, k]: what multipliers ascend by and certificates report: `exact` where there is one, else σ."""
+        if self.exact is None:
+            return self.evaluate(predictions, batch)
+        statistic = self.exact(predictions, batch)
+        self.check(statistic, check_rows(predictions, self.scope))
+        return statistic
+
     def violation(self, sigma: Tensor, k: int = 0) -> Tensor:
         """ν = max(0, σ − ε) or max(0, |σ| − ε), elementwise."""
         size = sigma.abs() if self.kind == "equality" else sigma
@@ -107,6 +118,7 @@ def inequality(
     slack: float | Schedule = 0.0,
     cap: float | None = None,
     tolerance: float | None = None,
+    exact: Callable[[Any, Any], Tensor] | None = None,
 ) -> Constraint:
     """The constraint σ(predictions, batch) ≤ slack, with violation degree ν = max(0, σ − slack).
 
@@ -121,12 +133,14 @@ def inequality(
         slack: ε ≥ 0 in σ's units, a number or a function of the count of dual updates.
         cap: an upper bound for |λ|.
         tolerance: a mean ν up to this counts as satisfied; by default a thousandth of σ's own scale.
+        exact: for groups: what `sigma` stands in for, such as the 0/1 decision behind a probability. Nothing is
+            differentiated through it: the loss has `sigma`, and the multiplier ascends by the means of `exact`.
 
     >>> capacity = inequality("capacity", lambda y, batch: y - batch.inputs)
     >>> capacity.violation(torch.tensor([[-1.0, 2.0]]))
     tensor([[0., 2.]])
     """
-    return Constraint(name, sigma, "inequality", scope, degree, multiplier, slack, cap, tolerance)
+    return Constraint(name, sigma, "inequality", scope, degree, multiplier, slack, cap, tolerance, exact)
 
 
 def equality(
@@ -139,6 +153,7 @@ def equality(
     slack: float | Schedule = 0.0,
     cap: float | None = None,
     tolerance: float | None = None,
+    exact: Callable[[Any, Any], Tensor] | None = None,
 ) -> Constraint:
     """The constraint |σ(predictions, batch)| ≤ slack, with violation degree ν = max(0, |σ| − slack).
 
@@ -147,7 +162,7 @@ def equality(
     >>> equality("balance", lambda y, batch: y.sum(1, keepdim=True)).violation(torch.tensor([[-3.0]]))
     tensor([[3.]])
     """
-    return Constraint(name, sigma, "equality", scope, degree, multiplier, slack, cap, tolerance)
+    return Constraint(name, sigma, "equality", scope, degree, multiplier, slack, cap, tolerance, exact)
 
 
 def check_names(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:

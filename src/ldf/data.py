@@ -7,12 +7,23 @@ both it is downloaded from its public source. Wherever it comes from, its SHA-25
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from .text import write_whole
+
 MATGAS = "https://raw.githubusercontent.com/lanl-ansi/GasModels.jl/{commit}/examples/data/matgas"
 GASLIB = "https://raw.githubusercontent.com/kaarthiksundar/GasLib/9fc48780/data"
+UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
+CREDIT = (
+    "https://raw.githubusercontent.com/kevin-shu/NTNU-107-2_ML_final_assignment/"
+    "0bac25bf8237f0fbf8cf0aac21b9b626cc3582e1/data/UCI_Credit_Card.csv"
+)
+BALANCED = "https://raw.githubusercontent.com/Lexie88rus/bank-marketing-analysis/master/bank.csv"
 
 
 class DataError(ValueError):
@@ -25,13 +36,17 @@ class Source:
 
     Args:
         url: of its public source.
-        sha256: of its bytes.
+        sha256: of its bytes, as they are kept here.
         licence: under which it may be used.
+        member: the file's name inside the zip that is at `url`; empty if the file itself is there.
+        newlines: whether lines end with CR or CRLF in the copy at `url`; here they end with LF.
     """
 
     url: str
     sha256: str
     licence: str
+    member: str = ""
+    newlines: bool = False
 
 
 SOURCES = {
@@ -55,6 +70,34 @@ SOURCES = {
         "8527f03d3fd6848377562097f523889cb8d4221bb4219f44dd9b513a1aa81a44",
         "GasLib, CC-BY 3.0 (Pfetsch et al. 2015)",
     ),
+    "fairness/adult.data": Source(
+        f"{UCI}/adult/adult.data",
+        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+        "UCI 2, CC BY 4.0 (Becker and Kohavi 1996)",
+    ),
+    "fairness/adult.test": Source(
+        f"{UCI}/adult/adult.test",
+        "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+        "UCI 2, CC BY 4.0 (Becker and Kohavi 1996)",
+    ),
+    "fairness/default-of-credit-card-clients.csv": Source(
+        CREDIT,
+        "8db18e47be05d9289a92dcb6583e320576d35d18364b5a46673444ce7524d861",
+        "UCI 350, CC BY 4.0 (Yeh 2009)",
+        newlines=True,
+    ),
+    "fairness/bank-additional-full.csv": Source(
+        f"{UCI}/00222/bank-additional.zip",
+        "74adfc578bf77a7ff4bb1ba4a9f8709d9e3c6907342959c2c8416847e0afb4d8",
+        "UCI 222, CC BY 4.0 (Moro et al. 2014)",
+        member="bank-additional/bank-additional-full.csv",
+    ),
+    "fairness/bank-balanced.csv": Source(
+        BALANCED,
+        "c25bf6ac8ef9e37119427fce9a32923baf57cb466ca27b34b2c930e88035d2fe",
+        "a selection of UCI 222, CC BY 4.0 (Moro et al. 2014)",
+        newlines=True,
+    ),
 }
 """All files there are, by the name that they have in LDF_DATA_DIR and in the cache."""
 
@@ -68,7 +111,7 @@ def locate(name: str) -> Path:
     path = Path(own).expanduser() / name
     if not own or not path.is_file():
         return _fetch(name, source, f"LDF_DATA_DIR ({own or 'not set'})")
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    found = _sha256(path.read_bytes())
     if found != source.sha256:
         raise DataError(
             f"{path} is not the file it should be, {source.url}: its SHA-256 is {found}, not {source.sha256}"
@@ -83,10 +126,12 @@ def _fetch(name: str, source: Source, own: str) -> Path:
     except ModuleNotFoundError as error:
         raise DataError(
             f"{name} is not in {own}, and pooch, which would fetch it from {source.url}, is not installed: "
-            "pip install 'ldf[gas]'"
+            f"pip install 'ldf[{name.partition('/')[0]}]'"
         ) from error
     cache = Path(pooch.os_cache("ldf"))
     try:
+        if source.member or source.newlines:
+            return _fetch_part(cache / name, source)
         found = pooch.retrieve(
             source.url,
             known_hash=f"sha256:{source.sha256}",
@@ -100,3 +145,36 @@ def _fetch(name: str, source: Source, own: str) -> Path:
             f"{source.url}: {' '.join(str(error).split())}"
         ) from error
     return Path(found)
+
+
+def _fetch_part(path: Path, source: Source) -> Path:
+    """What is not kept as it is downloaded: what is kept is what is checked."""
+    import pooch
+
+    if path.is_file() and _sha256(path.read_bytes()) == source.sha256:
+        return path
+    download = io.BytesIO()
+    pooch.HTTPDownloader()(source.url, download, None)
+    content = _part(download.getvalue(), source)
+    found = _sha256(content)
+    if found != source.sha256:
+        raise ValueError(f"the SHA-256 of {source.member or path.name} is {found}, not {source.sha256}")
+    write_whole(path, content)
+    return path
+
+
+def _part(content: bytes, source: Source) -> bytes:
+    """The file out of what was downloaded."""
+    if source.member:
+        try:
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                content = archive.read(source.member)
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:  # damaged or no zip; not in it
+            raise ValueError(f"{source.member} cannot be taken out of it: {error.args[0]}") from error
+    if source.newlines:
+        content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return content
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -106,11 +106,13 @@ class Ascent(Dual, metaclass=_AutoStep):
         step: s_k > 0, a number or a function of k; "auto" gives `Balanced`, which needs no tuning.
         normalise: True works on ν over its scale, so that a step suits any units; False is the paper's literal mode.
         reduce: "mean" or "sum" over the samples; by default the mean if normalised, and the paper's sum if not.
+        initial: λ⁰, where something better than 0 is known; a number, or one for each column; not if normalised, where
+            λ's unit is known only after the first batch.
 
     >>> Ascent(1e-2)
-    Ascent(step=0.01, normalise=True, reduce='mean')
+    Ascent(step=0.01, normalise=True, reduce='mean', initial=0.0)
     >>> Ascent(1e-4, normalise=False)
-    Ascent(step=0.0001, normalise=False, reduce='sum')
+    Ascent(step=0.0001, normalise=False, reduce='sum', initial=0.0)
     >>> Ascent()
     Balanced(strength=1.0)
     """
@@ -118,6 +120,7 @@ class Ascent(Dual, metaclass=_AutoStep):
     step: float | Callable[[int], float] | Literal["auto"] = "auto"
     normalise: bool = True
     reduce: Literal["mean", "sum", "default"] = "default"  # type: ignore[assignment]  # settled in __post_init__
+    initial: float | tuple[float, ...] = 0.0
 
     def __post_init__(self) -> None:
         if self.reduce == "default":
@@ -126,6 +129,17 @@ class Ascent(Dual, metaclass=_AutoStep):
             raise ValueError(f"Ascent: reduce must be 'mean' or 'sum', got {self.reduce!r}")
         if not callable(self.step):
             step_at("Ascent", self.step, 0)
+        values = self.initial if isinstance(self.initial, tuple) else (self.initial,)
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in values) or not values:
+            raise ValueError(f"Ascent: initial must be a finite number or a tuple of them, got {self.initial!r}")
+        if self.normalise and any(values):
+            raise ValueError(f"Ascent: initial = {self.initial!r} is a λ in units of its own: say normalise=False")
+
+    def start(self, like: Tensor) -> State:
+        """λ⁰ = initial."""
+        if isinstance(self.initial, tuple) and like.shape[-1:] != (len(self.initial),):
+            raise ValueError(f"Ascent: {len(self.initial)} initial multipliers for a multiplier of {list(like.shape)}")
+        return {"multiplier": torch.zeros_like(like) + like.new_tensor(self.initial)}
 
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
         """m ← m + s_k ν."""
@@ -151,6 +165,7 @@ class Balanced(Ascent):
     step: Literal["auto"] = field(default="auto", init=False, repr=False)
     normalise: bool = field(default=True, init=False, repr=False)
     reduce: Literal["mean", "sum"] = field(default="mean", init=False, repr=False)
+    initial: float = field(default=0.0, init=False, repr=False)
     strength: float = 1.0
 
     needs_horizon: ClassVar[bool] = True

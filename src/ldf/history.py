@@ -13,7 +13,8 @@ from .text import table, write_whole
 
 class History:
     """A table with a row per epoch. Columns: epoch, loss, lr, seconds, and for every constraint nu_mean/…, nu_max/…,
-    lambda/… and penalty/… (Σ λν, as it entered the loss); with validation data val_loss, val_nu_mean/…, val_nu_max/….
+    lambda/… and penalty/… (Σ λν, as it entered the loss); with validation data val_loss, val_nu_mean/…, val_nu_max/…
+    and val/… for each metric.
 
     `history["loss"]` is a column; `history.rows` suits `pandas.DataFrame(history.rows)`.
 

@@ -212,6 +212,23 @@ class Lagrangian(nn.Module):
     # ---------------------------------------------------------------- the multipliers
 
     @torch.no_grad()
+    def observe(self, predictions: Any, batch: Any) -> None:
+        """Put these rows in the place of all since the last `ascend`, which then moves λ by them alone.
+
+        By rows that were not trained on, say: a model can keep a constraint on rows that it knows and break it on
+        others. Pairs, and multipliers per sample, belong to rows of the training data and are left as they are.
+        """
+        if not self.ready:
+            raise RuntimeError("observe() before the first batch: call lagrangian(loss, …) first")
+        for block in self.stacks():
+            if block.per_row or isinstance(block.constraints[0].scope, Pairs):
+                continue
+            block.reset()
+            found = self._block_sigma(block, predictions, batch, {})
+            assert found is not None
+            block(self.loss_sum[0], *found, remember=True)
+
+    @torch.no_grad()
     def ascend(self) -> dict[str, float]:
         """One dual update from the batches since the last: λ ← λ + s Σ ν by the paper's rule, and a new epoch's sums.
 
@@ -394,7 +411,7 @@ class Lagrangian(nn.Module):
         self, block: Block, predictions: Any, batch: Any, sides: Mapping[str, PairSide]
     ) -> tuple[Tensor, Tensor | None, Tensor | None] | None:
         """A block's degrees, stacked [rows, K], and what goes with them: the rows' numbers, or the groups' members; and
-        which of the rows are there at all, where a batch of pairs was filled up.
+        which of the rows are there at all, where a batch of pairs was filled up, or the exact statistic of groups.
         """
         scope = block.constraints[0].scope
         if isinstance(scope, Pairs):
@@ -407,7 +424,10 @@ class Lagrangian(nn.Module):
             constraint.check(sigma, rows, width)
         stacked = (found[0] if len(found) == 1 else torch.cat(found, 1)).to(self.loss_sum.dtype)
         if isinstance(scope, Groups):
-            return stacked, scope.membership(batch).to(stacked.dtype), None
+            exact = None
+            if block.constraints[0].exact is not None:
+                exact = block.constraints[0].statistic(predictions, batch).detach().to(stacked.dtype)
+            return stacked, scope.membership(batch).to(stacked.dtype), exact
         ids = getattr(batch, "ids", None) if block.per_row else None
         return stacked, ids, getattr(batch, "present", None) if isinstance(scope, Pairs) else None
 
@@ -506,6 +526,26 @@ class Lagrangian(nn.Module):
     def extra_repr(self) -> str:
         """The constraints and their rules, a line each."""
         return "\n".join(f"{c.name}: {c.kind}, {rule}" for c, rule in zip(self.constraints, self.rules, strict=True))
+
+
+@torch.no_grad()
+def pool(lagrangians: Sequence[Lagrangian]) -> None:
+    """Let several Lagrangians of the same constraints share what each has seen since the last `ascend`.
+
+    Networks that were each trained without one fold of the data then ascend together, by the rows that none knows.
+    """
+    for blocks in zip(*(lagrangian.stacks() for lagrangian in lagrangians), strict=True):
+        if blocks[0].per_row or isinstance(blocks[0].constraints[0].scope, Pairs):
+            continue
+        added, largest = zip(*(block.totals() for block in blocks), strict=True)
+        for tensors in zip(*added, strict=True):
+            total = torch.stack(tensors).sum(0)
+            for tensor in tensors:
+                tensor.copy_(total)
+        for tensors in zip(*largest, strict=True):
+            most = torch.stack(tensors).amax(0)
+            for tensor in tensors:
+                tensor.copy_(most)
 
 
 def _rules(constraints: Sequence[Constraint], dual: Dual | Mapping[str, Dual] | None) -> Iterable[Dual]:

@@ -21,7 +21,7 @@ from .engine import Single, chunks, join, measure, pack, unpack
 from .lagrangian import Lagrangian
 from .resume import shapes
 from .scopes import epoch_generator
-from .task import Forward, Labelled, Loss, MakeSchedule, Settings, Step, Task
+from .task import Forward, Labelled, Loss, MakeSchedule, Metric, Settings, Step, Task
 from .training import Fit, MakeOptimizer, adam, call_on_inputs, own_random_numbers, train
 
 Rules = Dual | Mapping[str, Dual] | None
@@ -38,6 +38,7 @@ def fit_many(
     seeds: Iterable[int] = (0,),
     folds: int | None = None,
     subsets: Sequence[Tensor] | None = None,
+    held_out: Sequence[Tensor] | None = None,
     epochs: int = 80,
     batch_size: int = 64,
     lr: float = 1e-3,
@@ -45,9 +46,11 @@ def fit_many(
     schedule: Literal["cosine"] | MakeSchedule | None = None,
     validation: float | Labelled | None = None,
     keep: Literal["best", "last"] = "best",
+    metrics: Mapping[str, Metric] | None = None,
     unlabelled: Tensor | Mapping[str, Tensor] | None = None,
     stratify: Tensor | None = None,
     update_every: int | None = None,
+    ascend_on: Literal["training", "held-out"] = "training",
     forward: Forward | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 30.0,
@@ -65,10 +68,13 @@ def fit_many(
         seeds: of weights and batches.
         folds: K-fold cross-validation: every seed and rule is trained K times, each time without one K-th of the rows,
             on which it is validated (rows left over by the division are always trained on).
-        subsets: a training set for each seed: the labelled rows that its runs see, all of the same number.
-        loss, constraints, epochs, batch_size, lr, optimizer, schedule, validation, keep, unlabelled, stratify,
-            update_every, forward, checkpoint, checkpoint_seconds, progress: as for `fit`. Where `stratify` makes
-            batches of different sizes in different folds, all are cut to the shortest.
+        subsets: a data set for each seed: the labelled rows that its runs see, all of the same number.
+        held_out: for each seed the rows to validate on and not to train on, all of the same number.
+        loss, constraints, epochs, batch_size, lr, optimizer, schedule, validation, keep, metrics, unlabelled, stratify,
+            update_every, ascend_on, forward, checkpoint, checkpoint_seconds, progress: as for `fit`. Where `stratify`
+            makes batches of different sizes in different folds, all are cut to the shortest. With folds and
+            ascend_on="held-out" the folds of a seed and rule share their multipliers, which ascend by all rows, each
+            as predicted by the one model that does not know it.
 
     Returns:
         One `Fit` per run, seeds outermost and folds innermost; `.label` says which, `.held_out` its fold's rows.
@@ -79,7 +85,7 @@ def fit_many(
     >>> runs = fit_many(lambda: nn.Linear(3, 3), (inputs, inputs), loss=nn.functional.mse_loss, constraints=[balance],
     ...                 duals=[None, ldf.Ascent(0.1)], seeds=range(2), epochs=3)
     >>> [(run.label["seed"], run.label["dual"]) for run in runs][:2]
-    [(0, None), (0, Ascent(step=0.1, normalise=True, reduce='mean'))]
+    [(0, None), (0, Ascent(step=0.1, normalise=True, reduce='mean', initial=0.0))]
     """
     constraints = check_names(constraints)
     settings = Settings(
@@ -93,6 +99,8 @@ def fit_many(
         update_every=update_every,
         forward=forward or call_on_inputs,
         checkpoint_seconds=checkpoint_seconds,
+        ascend_on=ascend_on,
+        metrics=dict(metrics or {}),
     )
     seeds = list(seeds)
     rules = _rules_of(duals if duals is not None else [dual], seeds)
@@ -103,15 +111,25 @@ def fit_many(
     chosen = [seed for seed, _, _ in plan]
     source = Data(data, unlabelled)
     whole = torch.arange(source.labelled)
-    sets = _check_subsets(subsets, seeds, source.labelled) if subsets is not None else [whole] * len(seeds)
-    own = [rows for rows in sets for _ in range(len(plan) // len(seeds))]
-    held_out = None
+    each = len(plan) // len(seeds)
+    sets = [whole] * len(seeds)
+    if subsets is not None:
+        sets = _check_subsets("subsets", subsets, seeds, source.labelled)
+    own = [rows for rows in sets for _ in range(each)]
+    if sum(given is not None for given in (folds, held_out, validation)) > 1:
+        raise ValueError("folds, held_out and validation each hold rows out: give one of them")
+    out: list[Tensor] | None = None
+    if held_out is not None:
+        out = _check_subsets("held_out", held_out, seeds, source.labelled)
+        if any(not bool(torch.isin(rows, known).all()) for rows, known in zip(out, sets, strict=True)):
+            raise ValueError("held_out: rows that are not among the seed's subset")
+        if len(out[0]) >= len(sets[0]):
+            raise ValueError(f"held_out: all {len(sets[0])} rows are held out, and none is left to train on")
+        out = [rows for rows in out for _ in range(each)]
     if folds is not None:
-        if validation is not None:
-            raise ValueError("folds hold rows out by themselves: leave validation out")
         if not 2 <= folds <= len(own[0]):
             raise ValueError(f"folds must be between 2 and the {len(own[0])} rows, got {folds}")
-        held_out = [
+        out = [
             rows[fold_rows(len(rows), folds, fold, seed)]
             for rows, (seed, _, fold) in zip(own, plan, strict=True)
             if fold is not None
@@ -123,7 +141,7 @@ def fit_many(
     first = next(models[0].parameters(), None)
     if first is None:
         raise ValueError("the model has no parameter to train")
-    task = Task(settings, source.to(first.device), validation, stratify, chosen, held_out, own)
+    task = Task(settings, source.to(first.device), validation, stratify, chosen, out, own)
     lagrangians = [
         Lagrangian(constraints, rule, rows=task.rows, updates=epochs * task.updates_per_epoch) for _, rule, _ in plan
     ]
@@ -139,10 +157,12 @@ def fit_many(
         "lr": lr,
         "runs": [[seed, repr(rule), fold] for seed, rule, fold in plan],
     }
-    if subsets is not None:
-        facts["subsets"] = hashlib.sha256(b"".join(as_bytes(rows) for rows in sets)).hexdigest()[:16]
+    if subsets is not None or held_out is not None:
+        known = [*own, *(out or [])]
+        facts["subsets"] = hashlib.sha256(b"".join(as_bytes(rows) for rows in known)).hexdigest()[:16]
     with own_random_numbers(chosen[0], first.device):
-        fits = train(engine, task, make(engine.parameters()), chosen, checkpoint, progress, facts)
+        teams = [range(start, start + folds) for start in range(0, len(plan), folds)] if folds else []
+        fits = train(engine, task, make(engine.parameters()), chosen, checkpoint, progress, facts, teams)
     for one, (seed, rule, fold) in zip(fits, plan, strict=True):
         one.label = {"seed": seed, "dual": rule, "fold": fold}
     return fits
@@ -168,17 +188,17 @@ def _rules_of(duals: Sequence[Any], seeds: Sequence[int]) -> list[list[Rules]]:
     return [list(rules) for rules in duals] or [[] for _ in seeds]
 
 
-def _check_subsets(subsets: Sequence[Tensor], seeds: Sequence[int], rows: int) -> list[Tensor]:
+def _check_subsets(what: str, subsets: Sequence[Tensor], seeds: Sequence[int], rows: int) -> list[Tensor]:
     """A set of different rows for each seed, as many in one as in the other."""
     if len(subsets) != len(seeds):
-        raise ValueError(f"subsets must have a training set for each of the {len(seeds)} seeds, got {len(subsets)}")
+        raise ValueError(f"{what} must have a set of rows for each of the {len(seeds)} seeds, got {len(subsets)}")
     for seed, subset in zip(seeds, subsets, strict=True):
         if not isinstance(subset, Tensor) or subset.dtype != torch.int64 or subset.ndim != 1 or not len(subset):
-            raise TypeError(f"subsets: that of seed {seed} must be a tensor of row numbers, got {describe(subset)}")
+            raise TypeError(f"{what}: that of seed {seed} must be a tensor of row numbers, got {describe(subset)}")
         if int(subset.min()) < 0 or int(subset.max()) >= rows:
-            raise ValueError(f"subsets: that of seed {seed} has a row that is not among the {rows}, numbered from 0")
+            raise ValueError(f"{what}: that of seed {seed} has a row that is not among the {rows}, numbered from 0")
         if len(torch.unique(subset)) != len(subset) or len(subset) != len(subsets[0]):
-            raise ValueError("subsets must have different rows, and all of them the same number")
+            raise ValueError(f"{what} must have different rows, and all of them the same number")
     return [subset.cpu() for subset in subsets]
 
 

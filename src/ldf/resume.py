@@ -62,6 +62,8 @@ class Saved:
             "epochs": settings.epochs,
             "batch_size": settings.batch_size,
             "update_every": settings.update_every,
+            "ascend_on": settings.ascend_on,
+            "metrics": sorted(settings.metrics),
             "keep": settings.keep,
             "patience": settings.patience,
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from .scopes import Groups, Pairs, epoch_generator, shuffled, stratified
 
 Loss = Callable[[Any, Tensor], Tensor]
 Forward = Callable[[nn.Module, Batch], Any]
+Metric = Callable[[Any, Batch], float | Tensor]
 MakeSchedule = Callable[[torch.optim.Optimizer, int], torch.optim.lr_scheduler.LRScheduler]
 Labelled = tuple[Tensor, Tensor] | Mapping[str, Tensor]
 
@@ -37,12 +38,16 @@ class Settings:
     update_every: int | None
     forward: Forward
     checkpoint_seconds: float
+    ascend_on: Literal["training", "held-out"] = "training"
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience", "update_every"):
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise ValueError(f"{name} must be a whole number ≥ 1, got {value!r}")
+        if self.ascend_on not in ("training", "held-out"):
+            raise ValueError(f"ascend_on must be 'training' or 'held-out', got {self.ascend_on!r}")
         if self.keep not in ("best", "last"):
             raise ValueError(f"keep must be 'best' or 'last', got {self.keep!r}")
         if self.schedule is not None and self.schedule != "cosine" and not callable(self.schedule):

@@ -29,10 +29,10 @@ from .doctor import Diagnosis, doctor
 from .dual import Ascent, Dual, Fixed
 from .engine import PREDICT_ROWS, Engine, Single, compiling, evaluating
 from .history import History
-from .lagrangian import Lagrangian
+from .lagrangian import Lagrangian, pool
 from .resume import Run, Saved, shapes
 from .scopes import Pairs
-from .task import Forward, Labelled, LoaderTask, Loss, MakeSchedule, Settings, Task
+from .task import Forward, Labelled, LoaderTask, Loss, MakeSchedule, Metric, Settings, Task
 from .text import Progress, number
 
 MakeOptimizer = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
@@ -89,9 +89,11 @@ def fit(
     validation: float | Labelled | None = None,
     keep: Literal["best", "last"] = "best",
     patience: int | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     unlabelled: Tensor | Mapping[str, Tensor] | None = None,
     stratify: Tensor | None = None,
     update_every: int | None = None,
+    ascend_on: Literal["training", "held-out"] = "training",
     forward: Forward | None = None,
     seed: int = 0,
     compile: bool = False,
@@ -117,10 +119,14 @@ def fit(
         validation: the share of the data to hold out, or labelled data of their own; looked at after every epoch.
         keep: with validation, the "best" iterate by feasibility first, then loss, or the "last" one.
         patience: stop after this many epochs without a better iterate; needs validation.
+        metrics: by name, (predictions, batch) → number: looked at on the held-out rows after every epoch, and found in
+            the history as val/name.
         unlabelled: inputs without targets (or a mapping of columns), on which the constraints are enforced too. They
             are numbered after the labelled rows.
         stratify: [n] int64: every batch holds every group, however rare.
         update_every: update the multipliers every so many steps, and at the end of an epoch; by default only then.
+        ascend_on: by whose violations: those of the rows that were "training" the model since the last update, or the
+            "held-out" ones, where a model keeps constraints on rows that it knows and breaks them on others.
         forward: (model, batch) → predictions; by default model(batch.inputs).
         seed: of batches, held-out rows and everything random in the model.
         compile: compile the step with torch.compile.
@@ -149,6 +155,8 @@ def fit(
         update_every=update_every,
         forward=forward or call_on_inputs,
         checkpoint_seconds=checkpoint_seconds,
+        ascend_on=ascend_on,
+        metrics=dict(metrics or {}),
     )
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
@@ -175,9 +183,16 @@ def train(
     folder: str | Path | None,
     progress: bool | None,
     facts: Mapping[str, Any],
+    teams: Sequence[Sequence[int]] = (),
 ) -> list[Fit]:
-    """The loop itself: epochs, batches, the ascent, validation, checkpoints."""
+    """The loop itself: epochs, batches, the ascent, validation, checkpoints.
+
+    Args:
+        teams: which runs ascend together, by what all of them saw; by default each for itself.
+    """
     settings = task.settings
+    if settings.ascend_on == "held-out":
+        _check_held_out(task)
     runs = [Run() for _ in seeds]
     scheduler = settings.scheduler(optimizer, settings.epochs * task.steps)
     saved = None
@@ -204,6 +219,8 @@ def train(
                 scheduler.step()
             last = index + 1 == task.steps
             if last or (settings.update_every and (index + 1) % settings.update_every == 0):
+                if settings.ascend_on == "held-out":
+                    _observe(engine, task, teams)
                 for kept, lagrangian in zip(rows, engine.lagrangians, strict=True):
                     kept.append(lagrangian.ascend())
             if saved and not last and saved.due():
@@ -263,6 +280,29 @@ def _merge(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return merged
 
 
+def _check_held_out(task: Task | LoaderTask) -> None:
+    """Refuse what has no row to ascend by."""
+    if not task.validates:
+        raise ValueError("ascend_on='held-out' needs rows held out: say validation=0.2, or folds=5 with fit_many")
+    for constraint in task.settings.constraints:
+        if isinstance(constraint.scope, Pairs) or constraint.multiplier == "sample":
+            raise ValueError(
+                f"constraint {constraint.name!r}: its multipliers belong to rows that are trained on: it cannot go "
+                "with ascend_on='held-out'"
+            )
+
+
+def _observe(engine: Engine, task: Task | LoaderTask, teams: Sequence[Sequence[int]]) -> None:
+    """Show every Lagrangian its held-out rows, and those of its team."""
+    data = task.check
+    assert data is not None
+    for run, predictions in enumerate(engine.predict(data, task.held_out)):
+        batch = data.take(task.held_out[run], targets=True)
+        engine.lagrangians[run].observe(predictions, batch)
+    for team in teams:
+        pool([engine.lagrangians[run] for run in team])
+
+
 def _validate(engine: Engine, task: Task | LoaderTask) -> list[dict[str, float]]:
     """Loss and every ν on each run's held-out rows."""
     data, settings = task.check, task.settings
@@ -277,6 +317,8 @@ def _validate(engine: Engine, task: Task | LoaderTask) -> list[dict[str, float]]
         for finding in certify(checked, predictions, batch, k=int(lagrangian.updates)).findings:
             row[f"val_nu_mean/{finding.constraint}"] = finding.mean
             row[f"val_nu_max/{finding.constraint}"] = finding.max
+        for name, metric in settings.metrics.items():
+            row[f"val/{name}"] = float(metric(predictions, batch))
         found.append(row)
     return found
 

@@ -1,0 +1,259 @@
+"""Boosted trees whose positive rates are held together across groups: `FairBoostingClassifier`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..batch import Batch
+from ..dual import Dual, Fixed
+from ..lagrangian import Lagrangian, pool
+from ..text import Progress
+from .encoding import Codes
+from .estimator import FairEstimator, Forecast, Given, Repair, automatic, held_out
+from .rates import Floats, Ints, sigmoid
+
+Arrays = NDArray[Any]
+
+UPDATE_EVERY = 5
+"""Trees between two updates of the multipliers."""
+WARM_UP = 0.25
+"""Of all trees: before, scores say too little for the multipliers to follow them."""
+
+
+class Trees:
+    """One booster and its Lagrangian: the gradient of L + Σ μ σ at the scores is what the next tree is fitted to."""
+
+    def __init__(
+        self,
+        features: Arrays,
+        given: Given,
+        rows: Ints,
+        held: Ints,
+        lagrangian: Lagrangian,
+        settings: Mapping[str, Any],
+        categorical: Sequence[int],
+    ) -> None:
+        import lightgbm
+
+        self.lagrangian, self.held = lagrangian, features[held]
+        label = given.labels[rows].astype(np.float64)
+        self.weight = given.weights[rows] / given.weights[rows].mean()
+        share = float(np.clip(np.average(label, weights=self.weight), 1e-6, 1 - 1e-6))
+        self.start = float(np.log(share / (1 - share)))
+        data = lightgbm.Dataset(
+            features[rows], label, init_score=np.full(len(rows), self.start), categorical_feature=list(categorical),
+            params=dict(settings),
+        )  # fmt: skip
+        self.booster = lightgbm.Booster(dict(settings), data)
+        self.targets = torch.from_numpy(np.stack([label, self.weight], 1))
+        self.batch, self.unseen = (Batch(cell=torch.from_numpy(given.cells[some])) for some in (rows, held))
+        self.scores = np.full(len(held), self.start)
+        """Of the held-out rows."""
+        self.counted = 0
+
+    def grow(self, count: int) -> None:
+        """So many trees more."""
+        for _ in range(count):
+            self.booster.update(fobj=self._gradient)
+
+    def _gradient(self, scores: Arrays, data: Any) -> tuple[Arrays, Arrays]:
+        """∂(Σ_l L_l + n Σ μ σ)/∂score of every row, and p(1 − p) for the curvature."""
+        logits = torch.from_numpy(np.array(scores, dtype=np.float64)[:, None]).requires_grad_()
+        label, weight = self.targets[:, :1], self.targets[:, 1:]
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, label, reduction="none")
+        total = self.lagrangian((losses * weight).mean(), logits, self.batch) * len(scores)
+        (gradient,) = torch.autograd.grad(total, logits)
+        chance = sigmoid(np.asarray(scores, dtype=np.float64))
+        return gradient[:, 0].numpy(), chance * (1 - chance) * self.weight
+
+    def observe(self) -> None:
+        """Score the held-out rows by the trees that are new, and show them to the Lagrangian."""
+        done = self.booster.current_iteration()
+        if done > self.counted:
+            self.scores += self.raw(self.held, self.counted, done - self.counted)
+            self.counted = done
+        self.lagrangian.observe(torch.from_numpy(self.scores[:, None]), self.unseen)
+
+    def raw(self, features: Arrays, start: int = 0, count: int = -1) -> Arrays:
+        """The sum of some trees' scores."""
+        found = self.booster.predict(features, raw_score=True, start_iteration=start, num_iteration=count)
+        return np.asarray(found, dtype=np.float64)
+
+    def predict(self, features: Arrays) -> Floats:
+        """P(y = 1)."""
+        return sigmoid(self.start + self.raw(features))
+
+
+class FairBoostingClassifier(FairEstimator):
+    """LightGBM for yes-or-no decisions whose rates are kept together across groups by Lagrangian duality.
+
+    Each tree is fitted to the gradient of cross-entropy + Σ μ σ, where σ is the difference of two groups' rates; the
+    multipliers μ start where the closed form puts them and ascend every few trees, by exact, signed 0/1 rates on rows
+    that the trees were not grown on. The groups are needed to train, and not to predict, unless repair="thresholds".
+
+    Args:
+        constraint, slack, dual, repair, folds, random_state, progress: as for `FairClassifier`.
+        trees: how many.
+        learning_rate, leaves, min_rows: of LightGBM: shrinkage, leaves of a tree, rows of a leaf at least.
+        n_jobs: threads of LightGBM; None for its own choice.
+
+    Attributes:
+        classes_, groups_: the labels and groups, in order.
+        boosters_: the LightGBM boosters, one for each fold; their mean decides.
+        multipliers_: μ of every comparison in `rates_.pairs`, as they ended.
+
+    >>> from ldf.fairness.datasets import synthetic
+    >>> data = synthetic(1000)
+    >>> model = FairBoostingClassifier(trees=20, random_state=0)
+    >>> model = model.fit(data.features, data.labels, sensitive_features=data.groups)
+    >>> model.predict(data.features).shape
+    (1000,)
+    """
+
+    def __init__(
+        self,
+        constraint: str = "demographic parity",
+        slack: float = 0.0,
+        dual: Dual | Literal["auto"] | None = "auto",
+        repair: Repair | None = None,
+        trees: int = 200,
+        learning_rate: float = 0.05,
+        leaves: int = 31,
+        min_rows: int = 20,
+        folds: int | Literal["auto"] | None = "auto",
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.constraint = constraint
+        self.slack = slack
+        self.dual = dual
+        self.repair = repair
+        self.trees = trees
+        self.learning_rate = learning_rate
+        self.leaves = leaves
+        self.min_rows = min_rows
+        self.folds = folds
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.progress = progress
+
+    @property
+    def boosters_(self) -> list[Any]:
+        """The boosters."""
+        return [one.booster for one in self.models_]
+
+    @property
+    def multipliers_(self) -> Floats:
+        """μ of every comparison, as they ended; empty where nothing is constrained."""
+        found = [value.numpy() for value in self.models_[0].lagrangian.multipliers.values()]
+        together = np.concatenate(found) if found else np.zeros(0)
+        half = len(self.rates_.pairs)
+        return np.asarray(together[:half] - together[half:] if len(together) == 2 * half else together)
+
+    def _settings(self, seed: int) -> dict[str, Any]:
+        return {
+            "objective": "none",
+            "learning_rate": self.learning_rate,
+            "num_leaves": self.leaves,
+            "min_data_in_leaf": self.min_rows,
+            "seed": seed,
+            "num_threads": self.n_jobs or 0,
+            "deterministic": True,
+            "force_row_wise": True,
+            "verbose": -1,
+        }
+
+    def _train(self, given: Given, folds: int | None, seed: int) -> tuple[Forecast, Ints]:
+        if not isinstance(self.trees, int) or self.trees < 1:
+            raise ValueError(f"trees must be a whole number ≥ 1, got {self.trees!r}")
+        if self.dual is not None and self.dual != "auto" and not isinstance(self.dual, Dual):
+            raise ValueError(f"dual must be 'auto', None or a rule such as ldf.Ascent(0.1), got {self.dual!r}")
+        self.codes_ = Codes().fit(given.X)
+        features = self.codes_.transform(given.X)
+        held = [rows.numpy() for rows in held_out(len(features), folds, seed)]
+        self.held_out_ = folds is not None
+        everything = np.arange(len(features))
+        own = [np.setdiff1d(everything, rows) if folds is not None else everything for rows in held]
+        rows = np.sort(np.concatenate(held))
+        order = np.argsort(np.concatenate(held))
+        self.scouts_: list[Any] = []
+        free: Floats | None = None
+        of_groups: Floats | None = None
+        if self.dual == "auto" or self.repair == "plug-in":
+            self.scouts_ = [self._group_model(features[some], given, some, seed) for some in own]
+            parts = [self._chances_of(scout, features[some]) for scout, some in zip(self.scouts_, held, strict=True)]
+            of_groups = np.concatenate(parts)[order]
+        rule: Dual | None = None
+        if self.dual == "auto":
+            assert of_groups is not None
+            scouts = self._grow(given, features, own, held, None, seed)
+            free = sigmoid(np.concatenate([one.scores for one in scouts])[order])
+            rule = automatic(self.rates_, free, of_groups, given.cells[rows], self.slack)
+        elif self.dual is not None:
+            rule = self.dual
+        self.models_ = self._grow(given, features, own, held, rule, seed)
+        positive = sigmoid(np.concatenate([one.scores for one in self.models_])[order])
+        return Forecast(positive, of_groups, free), rows
+
+    def _grow(
+        self, given: Given, features: Arrays, own: Sequence[Ints], held: Sequence[Ints], rule: Dual | None, seed: int
+    ) -> list[Trees]:
+        """All folds' boosters side by side, with one set of multipliers."""
+        laws = []
+        if rule is not None:
+            laws = [self.rates_.law(self.slack, "violation" if isinstance(rule, Fixed) else "satisfiability")]
+        updates = len(range(0, self.trees, UPDATE_EVERY))
+        settings, categorical = self._settings(seed), self.codes_.categorical
+        models = [
+            Trees(features, given, some, out, Lagrangian(laws, rule, updates=updates), settings, categorical)
+            for some, out in zip(own, held, strict=True)
+        ]
+        line = Progress(self.trees, "tree", self.progress)
+        for start in range(0, self.trees, UPDATE_EVERY):
+            count = min(UPDATE_EVERY, self.trees - start)
+            for one in models:
+                one.grow(count)
+                one.observe()
+            if laws:
+                pool([one.lagrangian for one in models])
+            for one in models:
+                if start + count >= WARM_UP * self.trees:
+                    one.lagrangian.ascend()
+            line.update(start + count, lambda: f"{len(models)} boosters")
+        return models
+
+    def _group_model(self, features: Arrays, given: Given, rows: Ints, seed: int) -> Any:
+        """P(group | x), or P(group | x, y) where rates are of each label."""
+        import lightgbm
+
+        model = lightgbm.LGBMClassifier(
+            n_estimators=self.trees, learning_rate=self.learning_rate, num_leaves=self.leaves,
+            min_child_samples=self.min_rows, random_state=seed, n_jobs=self.n_jobs, verbose=-1, deterministic=True,
+            force_row_wise=True,
+        )  # fmt: skip
+        known = self._with_labels(features, given.labels[rows])
+        return model.fit(known, given.groups[rows], categorical_feature=self.codes_.categorical)
+
+    def _with_labels(self, features: Arrays, labels: Ints) -> Arrays:
+        if self.rates_.constraint == "demographic parity":
+            return features
+        return np.concatenate([features, labels[:, None].astype(np.float64)], axis=1)
+
+    def _chances_of(self, scout: Any, features: Arrays) -> Floats:
+        """[n, G], or [n, 2G] for both labels."""
+        if self.rates_.constraint == "demographic parity":
+            return np.asarray(scout.predict_proba(features))
+        labels = (np.full(len(features), label) for label in (0, 1))
+        return np.concatenate([scout.predict_proba(self._with_labels(features, each)) for each in labels], axis=1)
+
+    def _forecast(self, X: Any, groups: Ints | None, chances: bool) -> Forecast:
+        features = self.codes_.transform(X)
+        positive = np.mean([one.predict(features) for one in self.models_], axis=0)
+        of_groups = np.mean([self._chances_of(scout, features) for scout in self.scouts_], axis=0) if chances else None
+        return Forecast(np.asarray(positive), of_groups)

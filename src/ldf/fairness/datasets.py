@@ -1,0 +1,218 @@
+"""Public data read as fairness problems, and made-up data whose law is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from ..data import DataError, locate
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A data set read as a fairness problem: features without the protected attribute, labels, groups.
+
+    Args:
+        name: of the reading.
+        features: [n rows]; numbers as float64, categories (strings) as pandas' "category".
+        labels: [n]; 1 is the positive outcome.
+        groups: [n] strings, the group of each row.
+        attribute: what the groups are made of, for example "sex".
+    """
+
+    name: str
+    features: pandas.DataFrame
+    labels: NDArray[np.int64]
+    groups: NDArray[np.object_]
+    attribute: str
+
+    @property
+    def rows(self) -> int:
+        """n."""
+        return len(self.labels)
+
+    @property
+    def gap(self) -> float:
+        """P(y = 1 | second group) − P(y = 1 | first group), the two groups in sorted order."""
+        first, second = (float(self.labels[self.groups == group].mean()) for group in sorted(set(self.groups)))
+        return second - first
+
+
+@dataclass(frozen=True)
+class _Files:
+    """How files are read; their rows are put under each other.
+
+    Args:
+        columns: all of them, in order.
+        label, positive: the column of the outcome, and the value of it that is the positive one.
+        categories: columns of strings; those that are neither these nor the label are numbers.
+        drop: columns that are no features.
+        header: whether a file begins with the names of its columns.
+    """
+
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    label: str
+    positive: str
+    categories: tuple[str, ...]
+    drop: tuple[str, ...] = ()
+    separator: str = ","
+    header: bool = True
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Groups by the values of a column."""
+
+    attribute: str
+    column: str
+    of: Callable[[Any], str] = str
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+_ADULT = _Files(
+    ("fairness/adult.data", "fairness/adult.test"),
+    _words(
+        "age workclass fnlwgt education education-num marital-status occupation relationship race sex capital-gain "
+        "capital-loss hours-per-week native-country income"
+    ),
+    "income",
+    ">50K",
+    _words("workclass education marital-status occupation relationship race sex native-country"),
+    # How many people a row of the census stands for, and what education-num says as well.
+    drop=("fnlwgt", "education"),
+    header=False,
+)
+_DEFAULT = _Files(
+    ("fairness/default-of-credit-card-clients.csv",),
+    _words(
+        "ID LIMIT_BAL SEX EDUCATION MARRIAGE AGE PAY_0 PAY_2 PAY_3 PAY_4 PAY_5 PAY_6 BILL_AMT1 BILL_AMT2 BILL_AMT3 "
+        "BILL_AMT4 BILL_AMT5 BILL_AMT6 PAY_AMT1 PAY_AMT2 PAY_AMT3 PAY_AMT4 PAY_AMT5 PAY_AMT6 default.payment.next.month"
+    ),
+    "default.payment.next.month",
+    "1",
+    _words("SEX EDUCATION MARRIAGE"),
+    drop=("ID",),
+)
+_BALANCED = _Files(
+    ("fairness/bank-balanced.csv",),
+    _words(
+        "age job marital education default balance housing loan contact day month duration campaign pdays previous "
+        "poutcome deposit"
+    ),
+    "deposit",
+    "yes",
+    _words("job marital education default housing loan contact month poutcome"),
+)
+_FULL = _Files(
+    ("fairness/bank-additional-full.csv",),
+    _words(
+        "age job marital education default housing loan contact month day_of_week duration campaign pdays previous "
+        "poutcome emp.var.rate cons.price.idx cons.conf.idx euribor3m nr.employed y"
+    ),
+    "y",
+    "yes",
+    _words("job marital education default housing loan contact month day_of_week poutcome"),
+    separator=";",
+)
+_AGE = _Groups("age", "age", lambda age: "25 to 60" if 25 <= age <= 60 else "other")
+
+READINGS = {
+    "adult-sex": (_ADULT, _Groups("sex", "sex")),
+    "adult-race": (_ADULT, _Groups("race", "race", lambda race: "White" if race == "White" else "other")),
+    "default-sex": (_DEFAULT, _Groups("sex", "SEX", lambda code: "male" if code == "1" else "female")),
+    "bank-balanced-age": (_BALANCED, _AGE),
+    "bank-full-age": (_FULL, _AGE),
+}
+"""The readings there are, by name."""
+
+
+def load(name: str) -> Reading:
+    """A reading of `READINGS`, out of files that `ldf.data.locate` finds or fetches.
+
+    Rows with a missing value are left out; Adult has some. Bank keeps `duration`, which is known only after the call.
+    """
+    if name not in READINGS:
+        raise ValueError(f"there is no reading {name!r}; there are: {', '.join(READINGS)}")
+    files, groups = READINGS[name]
+    frame = pandas.concat([_read(file, files) for file in files.names], ignore_index=True)
+    features = frame.drop(columns=[files.label, groups.column, *files.drop])
+    return Reading(
+        name,
+        features.astype({column: "category" for column in features if column in files.categories}),
+        # adult.test, unlike adult.data, ends its outcomes with a dot.
+        (frame[files.label].str.rstrip(".") == files.positive).to_numpy(dtype=np.int64),
+        frame[groups.column].map(groups.of).to_numpy(dtype=object),
+        groups.attribute,
+    )
+
+
+def _read(name: str, files: _Files) -> Any:
+    """The complete rows of one file, as a frame of strings and numbers."""
+    path = locate(name)
+    try:
+        frame = pandas.read_csv(
+            path,
+            sep=files.separator,
+            names=None if files.header else files.columns,
+            header=0 if files.header else None,
+            index_col=False,
+            dtype=str,
+            keep_default_na=False,
+            skipinitialspace=True,
+            comment="|",  # as the first line of adult.test is
+        )
+    except ValueError as error:  # no text, or rows of different lengths
+        raise DataError(f"{path}: {' '.join(str(error).split())}") from error
+    for column in files.columns:
+        if column not in frame or frame[column].fillna("").eq("").any():
+            raise DataError(f"{path}: column {column!r} is missing, or a row ends before it")
+    frame = frame[list(files.columns)]
+    frame = frame[(frame != "?").all(axis=1)].copy()
+    for column in files.columns:
+        if column not in (files.label, *files.categories):
+            try:
+                frame[column] = frame[column].astype(np.float64)
+            except ValueError as error:
+                raise DataError(f"{path}: column {column!r} should hold numbers: {error}") from error
+    return frame
+
+
+def synthetic(
+    rows: int = 2000, *, shift: float = 0.5, noise: float = 0.5, minority: float = 0.3, seed: int = 0
+) -> Reading:
+    """Rows of a law that is known, to measure a classifier against what is best.
+
+    A row is of the group "b" with probability `minority`, else of "a". Its features: x1 ~ N(+shift, 1) in "a" and
+    N(−shift, 1) in "b"; x2 ~ N(0, 1), which says nothing; and a `colour` that is of the group ("amber" for "a",
+    "blue" for "b") 80 % of the time. P(y = 1 | x1) = Φ(x1 / noise), so that
+
+    * no classifier is more accurate than 1[x1 > 0], whose rate in "b" minus that in "a" is Φ(−shift) − Φ(shift);
+    * the labels' own gap is Φ(−shift / √(1 + noise²)) − Φ(shift / √(1 + noise²)).
+
+    Args:
+        rows: n ≥ 1.
+        noise: ≥ 0; at 0 the label is 1[x1 > 0].
+        minority: between 0 and 1.
+        seed: of numpy's `default_rng`.
+    """
+    if rows < 1 or not noise >= 0 or not 0 < minority < 1:
+        raise ValueError(f"rows ≥ 1, noise ≥ 0 and 0 < minority < 1 are needed, not {rows}, {noise} and {minority}")
+    random = np.random.default_rng(seed)
+    second = random.random(rows) < minority
+    x1 = random.standard_normal(rows) + np.where(second, -shift, shift)
+    labels = x1 + noise * random.standard_normal(rows) > 0  # with probability Φ(x1 / noise)
+    x2 = random.standard_normal(rows)
+    honest = random.random(rows) < 0.8
+    colour = np.where(second == honest, "blue", "amber")
+    features = pandas.DataFrame({"x1": x1, "x2": x2, "colour": pandas.Categorical(colour, ["amber", "blue"])})
+    groups = np.where(second, "b", "a").astype(object)
+    return Reading("synthetic", features, labels.astype(np.int64), groups, "group")

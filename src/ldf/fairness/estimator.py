@@ -1,0 +1,421 @@
+"""What both fair classifiers share: reading the user's data, the repair, predictions and the report."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_n_features,
+    _check_sample_weight,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+from torch import Tensor
+
+from ..dual import Ascent
+from ..replicas import fold_rows
+from .closed_form import Rule, solve
+from .encoding import columns_of
+from .rates import Floats, Ints, Rates, canonical
+from .report import Report, curve, report
+
+MANY = 100_000
+"""Rows from which the rates of training rows are trusted: below, out-of-fold rates drive the multipliers."""
+FOLDS = 5
+CONTINUOUS = 20
+"""A numeric attribute with more different values than this is taken for a continuous one."""
+FEW = 30
+"""A group with fewer rows than this has a rate that says little."""
+
+SPEED = 0.15
+"""Of the automatic dual: an update moves the multipliers by this share of what the closed form expects a gap of the
+observed size to be worth."""
+
+Repair = Literal["plug-in", "thresholds"]
+
+
+class Given(NamedTuple):
+    """What `fit` was given, checked."""
+
+    X: Any
+    labels: Ints
+    groups: Ints
+    """The number of each row's group; all 0 where no groups were given."""
+    cells: Ints
+    weights: Floats
+
+
+class Forecast(NamedTuple):
+    """What a fitted model says of rows: P(y = 1) and, where the repair needs them, the chances of groups."""
+
+    positive: Floats
+    of_groups: Floats | None
+    free: Floats | None = None
+    """P(y = 1) of a model that nothing constrains, where there is one."""
+
+
+class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+    """Base of `FairClassifier` and `FairBoostingClassifier`; see there."""
+
+    constraint: str
+    slack: float
+    dual: Any
+    repair: Repair | None
+    folds: int | Literal["auto"] | None
+    random_state: Any
+
+    classes_: NDArray[Any]
+    groups_: NDArray[Any]
+    rates_: Rates
+    rule_: Rule | None
+    forecast_: Forecast
+    given_: Given
+
+    # ------------------------------------------------------------- what a kind of model says of itself
+
+    @abstractmethod
+    def _train(self, given: Given, folds: int | None, seed: int) -> tuple[Forecast, Ints]:
+        """Train, and return what is said of rows that were not trained on, and which rows these are."""
+
+    @abstractmethod
+    def _forecast(self, X: Any, groups: Ints | None, chances: bool) -> Forecast:
+        """What the trained model says of new rows; the chances of groups only where asked for."""
+
+    @property
+    def _attribute_needed(self) -> bool:
+        """Whether a prediction needs the group."""
+        return self.repair == "thresholds"
+
+    # ------------------------------------------------------------- fit
+
+    def fit(self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None) -> FairEstimator:
+        """Train on rows X with labels y, keeping the rates of the groups in `sensitive_features` together.
+
+        Args:
+            X: [n, d], a DataFrame (numbers and categories) or an array of numbers.
+            y: [n], two classes; the second in order is the positive decision.
+            sensitive_features: [n], the group of each row, text or whole numbers; several columns make a group of each
+                combination. Needed unless dual=None and repair=None.
+            sample_weight: [n], how much each row's loss counts; rates count each row once.
+        """
+        given = self._read(X, y, sensitive_features, sample_weight)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        rows = len(given.labels)
+        folds: int | None
+        if self.folds == "auto":
+            folds = FOLDS if rows < MANY else None
+        elif self.folds is None or (isinstance(self.folds, int) and 2 <= self.folds <= rows):
+            folds = self.folds
+        else:
+            raise ValueError(f"folds must be 'auto', None or a number from 2 to the {rows} rows, got {self.folds!r}")
+        if self._forced and folds is not None:
+            folds = max(2, min(folds, int(np.bincount(given.labels).min()), self._smallest(given)))
+        self.forecast_, held = self._train(given, folds, seed)
+        self.given_ = Given(None, given.labels[held], given.groups[held], given.cells[held], given.weights[held])
+        self.rule_ = None
+        if self.repair is not None:
+            self.rule_ = solve(
+                self.rates_, self.forecast_.positive, self._chances(self.forecast_, self.given_.groups),
+                self.given_.cells, self.slack,
+            )  # fmt: skip
+        return self
+
+    @property
+    def _forced(self) -> bool:
+        """Whether anything is constrained at all."""
+        return self.dual is not None or self.repair is not None
+
+    def _smallest(self, given: Given) -> int:
+        return int(np.bincount(given.cells[given.cells >= 0]).min())
+
+    def _read(self, X: Any, y: Any, sensitive_features: Any, sample_weight: Any) -> Given:
+        if self.repair not in (None, "plug-in", "thresholds"):
+            raise ValueError(f"repair must be None, 'plug-in' or 'thresholds', got {self.repair!r}")
+        if not (isinstance(self.slack, int | float) and np.isfinite(self.slack) and self.slack >= 0):
+            raise ValueError(f"slack must be a number ≥ 0, got {self.slack!r}")
+        constraint = canonical(self.constraint)
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        _refuse_missing("y", y)
+        X = self._check_rows(X, reset=True)
+        y = column_or_1d(y, warn=True)
+        check_classification_targets(y)
+        if len(y) != len(X):
+            raise ValueError(f"X has {len(X)} rows and y has {len(y)}: inconsistent numbers of samples")
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) > 2:
+            raise ValueError(
+                f"Only binary classification is supported. The type of the target is multiclass: y has "
+                f"{len(self.classes_)} classes"
+            )
+        if len(self.classes_) < 2:
+            raise ValueError(f"y has one class only, {self.classes_[0]!r}: a classifier needs two")
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if not weights.sum() > 0:
+            raise ValueError("sample_weight is zero everywhere")
+        labels = labels.astype(np.int64)
+        if sensitive_features is None:
+            if self._forced or self._attribute_needed:
+                raise ValueError(
+                    f"{type(self).__name__}.fit needs sensitive_features, the group of each row, unless dual=None and "
+                    "repair=None"
+                )
+            self.groups_ = np.array(["all"])
+            groups = np.zeros(len(labels), dtype=np.int64)
+        else:
+            names = read_groups(sensitive_features, len(labels))
+            self.groups_, groups = np.unique(names, return_inverse=True)
+            groups = groups.astype(np.int64)
+            if len(self.groups_) < 2 and self._forced:
+                raise ValueError(
+                    f"sensitive_features has one group only, {self.groups_[0]!r}: there is nothing to compare"
+                )
+        self.rates_ = Rates(constraint, tuple(str(group) for group in self.groups_))
+        cells = self.rates_.cells(groups, labels)
+        if len(self.groups_) > 1:
+            counts = np.bincount(cells[cells >= 0], minlength=self.rates_.count)
+            for name, count in zip(self._cell_names(), counts, strict=True):
+                if count < 2 and self._forced:
+                    raise ValueError(f"group {name} has {count} rows to train on: its rate means nothing; at least 2")
+                if count < FEW and self._forced:
+                    warnings.warn(f"the rate of group {name} rests on {count} rows only", UserWarning, stacklevel=3)
+        return Given(X, labels, groups, cells, weights)
+
+    def _cell_names(self) -> list[str]:
+        rates = self.rates_
+        return [f"{group!r}" + (f" with {e}" if e != "all" else "") for e in rates.events for group in rates.groups]
+
+    def _check_rows(self, X: Any, reset: bool) -> Any:
+        """A DataFrame as it is, checked column by column, or an array of numbers."""
+        if hasattr(X, "columns") and hasattr(X, "iloc"):
+            _check_feature_names(self, X, reset=reset)
+            _check_n_features(self, X, reset=reset)
+            if len(X) == 0:
+                raise ValueError("Found array with 0 sample(s): X has no rows")
+            for name, column in zip(X.columns, columns_of(X), strict=True):
+                if column.dtype.kind in "fc" and not np.isfinite(column).all():
+                    raise ValueError(
+                        f"X: column {name!r} has NaN or infinity, first in row {int((~np.isfinite(column)).argmax())}; "
+                        "fill it, with sklearn.impute.SimpleImputer for example"
+                    )
+            return X
+        return validate_data(self, X, reset=reset, dtype="numeric")
+
+    # ------------------------------------------------------------- predict
+
+    def _chances(self, forecast: Forecast, groups: Ints | None) -> Floats:
+        """q of the rows: from the groups themselves with repair="thresholds", else from what was learned of them."""
+        if self.repair == "thresholds":
+            assert groups is not None
+            of_groups = np.eye(len(self.groups_))[groups]
+        else:
+            assert forecast.of_groups is not None
+            of_groups = forecast.of_groups
+        return self.rates_.chances(of_groups, forecast.positive)
+
+    def predict_proba(self, X: Any, sensitive_features: Any = None) -> Floats:
+        """[n, 2]: the probabilities of both classes.
+
+        After a repair, p is moved by as much as the row's threshold was, p ← clip(p − (threshold − ½), 0, 1), so that
+        the decision is still p > ½.
+
+        Args:
+            X: rows as in `fit`.
+            sensitive_features: the groups, where predictions need them: repair="thresholds", estimators="heads" or
+                "separate".
+        """
+        check_is_fitted(self)
+        X = self._check_rows(X, reset=False)
+        groups = self._known(sensitive_features, len(X)) if self._attribute_needed else None
+        forecast = self._forecast(X, groups, chances=self.rule_ is not None and self.repair == "plug-in")
+        return _two(self._decide(forecast, groups))
+
+    def _decide(self, forecast: Forecast, groups: Ints | None) -> Floats:
+        """P(y = 1), moved by the repair."""
+        if self.rule_ is None:
+            return forecast.positive
+        moved = forecast.positive - (self.rule_.threshold(self._chances(forecast, groups)) - 0.5)
+        return np.asarray(np.clip(moved, 0, 1))
+
+    def _known(self, sensitive_features: Any, rows: int) -> Ints:
+        if sensitive_features is None:
+            raise ValueError(
+                f"this {type(self).__name__} decides with the sensitive attribute: give predict its sensitive_features"
+            )
+        names = read_groups(sensitive_features, rows, fitting=False)
+        numbers, unseen = self._numbers(names)
+        if unseen.size:
+            raise ValueError(
+                f"group {unseen[0]!r} was not seen in training; known are {', '.join(map(str, self.groups_))}"
+            )
+        return numbers
+
+    def _numbers(self, names: NDArray[Any]) -> tuple[Ints, NDArray[Any]]:
+        """The number of each name, and the names that have none."""
+        known = self.groups_
+        if known.dtype.kind in "US":
+            names = names.astype(str)
+        elif names.dtype.kind not in "iufb":
+            return np.zeros(len(names), dtype=np.int64), np.unique(names)
+        place = np.searchsorted(known, names).clip(max=len(known) - 1)
+        return place.astype(np.int64), np.unique(names[known[place] != names])
+
+    def predict(self, X: Any, sensitive_features: Any = None) -> NDArray[Any]:
+        """[n]: the decisions."""
+        decided = self.predict_proba(X, sensitive_features)[:, 1] > 0.5
+        return np.asarray(self.classes_[decided.astype(int)])
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, sensitive_features: Any = None) -> float:
+        """Accuracy."""
+        right = self.predict(X, sensitive_features) == column_or_1d(y)
+        return float(np.average(right, weights=sample_weight))
+
+    # ------------------------------------------------------------- the report
+
+    def report_(
+        self, X: Any = None, y: Any = None, sensitive_features: Any = None, *, level: float = 0.95, curve: bool = True
+    ) -> Report:
+        """How accurate and how fair: with intervals, by group, and what every slack ε would cost.
+
+        Args:
+            X, y, sensitive_features: rows to look at, best such as were not trained on. Left out, the training rows,
+                each as predicted by the model that had not seen it (by the model itself with folds=None).
+            level: of the intervals.
+            curve: draw the whole trade-off too, where the chances of groups were learned.
+        """
+        check_is_fitted(self)
+        trade = self._curve() if curve else ()
+        if X is None:
+            decided = self._decide(self.forecast_, self.given_.groups) > 0.5
+            source = "held-out training rows" if self.held_out_ else "training rows"
+            given = self.given_
+            return report(self.rates_, decided, given.labels, given.groups, level, source, trade, self.slack)
+        if y is None or sensitive_features is None:
+            raise ValueError("report_ needs X, y and sensitive_features together, or none of them")
+        _refuse_missing("y", y)
+        names = read_groups(sensitive_features, len(column_or_1d(y)), fitting=False)
+        decided = self.predict(X, sensitive_features if self._attribute_needed else None) == self.classes_[1]
+        labels = np.asarray(column_or_1d(y) == self.classes_[1]).astype(np.int64)
+        strange = set(np.unique(column_or_1d(y)).tolist()) - set(self.classes_.tolist())
+        if strange:
+            raise ValueError(f"y has the class {min(strange, key=str)!r}, which is not among {self.classes_.tolist()}")
+        rates = self.rates_
+        groups, unseen = self._numbers(names)
+        if unseen.size or len(self.groups_) < 2:
+            if len(self.groups_) > 1:
+                warnings.warn(
+                    f"group {unseen[0]!r} was not seen in training: nothing holds its rate", UserWarning, stacklevel=2
+                )
+            everyone = np.unique(names.astype(str))
+            groups = np.searchsorted(everyone, names.astype(str)).astype(np.int64)
+            rates = Rates(rates.constraint, tuple(everyone.tolist()))
+        return report(rates, decided, labels, groups, level, "the rows given", trade, self.slack)
+
+    def _curve(self) -> tuple[tuple[float, float, float], ...]:
+        free = self._unconstrained()
+        if len(self.groups_) < 2 or free is None or not (self.repair == "thresholds" or free.of_groups is not None):
+            return ()
+        chances = self._chances(free, self.given_.groups)
+        return curve(self.rates_, free.positive, chances, self.given_.cells, self.given_.labels)
+
+    def _unconstrained(self) -> Forecast | None:
+        """What is said of held-out rows where nothing is constrained."""
+        if self.dual is None:
+            return self.forecast_
+        return self.forecast_._replace(positive=self.forecast_.free) if self.forecast_.free is not None else None
+
+    def dual_(self, slack: float = 0.0) -> Ascent:
+        """The dual rule that the closed form gives for a slack: for another fit that need not scout again.
+
+        Needs a model fitted with dual="auto", or with dual=None and repair="plug-in".
+        """
+        check_is_fitted(self)
+        free = self._unconstrained()
+        if free is None or free.of_groups is None:
+            raise ValueError("dual_ needs a model fitted with dual='auto', or with dual=None and repair='plug-in'")
+        return automatic(self.rates_, free.positive, free.of_groups, self.given_.cells, slack)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+
+def automatic(rates: Rates, positive: Floats, of_groups: Floats, cells: Ints, slack: float) -> Ascent:
+    """Dual ascent from the closed form's multipliers, with a step that suits how much they move the gaps.
+
+    Args:
+        positive, of_groups: [n] P(y = 1 | x) and [n, G or 2G] the chances of groups, of rows not trained on.
+        cells: [n], of the same rows.
+    """
+    chances = rates.chances(of_groups, positive)
+    initial = 2 * solve(rates, positive, chances, cells, slack).multipliers
+    whole = 2 * solve(rates, positive, chances, cells, 0.0).multipliers if slack else initial
+    worth = float(np.linalg.norm(whole)) / max(float(np.linalg.norm(rates.gaps(positive > 0.5, cells))), 1e-6)
+    step = SPEED * min(max(worth, 0.1), 100.0)
+    return Ascent(step, normalise=False, reduce="mean", initial=rates.initial(initial, slack))
+
+
+def held_out(rows: int, folds: int | None, seed: int) -> list[Tensor]:
+    """The rows that each model is asked about: those of its fold, or all."""
+    if folds is None:
+        return [torch.arange(rows)]
+    return [fold_rows(rows, folds, fold, seed) for fold in range(folds)]
+
+
+def read_groups(sensitive_features: Any, rows: int, fitting: bool = True) -> NDArray[Any]:
+    """[n] names of groups, text or whole numbers; the columns of several attributes joined."""
+    _refuse_missing("sensitive_features", sensitive_features)
+    values = np.asarray(sensitive_features)
+    if values.ndim == 2 and values.shape[1] > 1:
+        values = np.array([", ".join(map(str, row)) for row in values])
+    elif values.ndim == 2:
+        values = values[:, 0]
+    if values.ndim != 1 or len(values) != rows:
+        raise ValueError(f"sensitive_features must have a group for each of the {rows} rows, got {list(values.shape)}")
+    if values.dtype.kind == "O":
+        values = values.astype(str) if any(isinstance(value, str) for value in values) else np.array(values.tolist())
+    if values.dtype.kind == "b":
+        return values.astype(np.int64)
+    if fitting and values.dtype.kind in "fiu":
+        different = np.unique(values)
+        fractional = values.dtype.kind == "f" and not np.array_equal(different, np.round(different))
+        if len(different) > CONTINUOUS or (fractional and len(different) > 2):
+            raise ValueError(
+                f"sensitive_features looks continuous: {len(different)} different numbers from {different[0]:g} to "
+                f"{different[-1]:g}; cut it into groups first, with pandas.cut for example"
+            )
+    return values
+
+
+def _refuse_missing(what: str, values: Any) -> None:
+    """Name the first row without a value."""
+    array = np.asarray(values)
+    if array.dtype.kind == "f":
+        missing = np.isnan(array)
+    elif array.dtype.kind == "O":
+        missing = np.vectorize(_missing, otypes=[bool])(array) if array.size else np.zeros(array.shape, dtype=bool)
+    else:
+        return
+    if missing.any():
+        row = int(np.argwhere(missing)[0][0])
+        raise ValueError(f"Input {what} contains NaN or None: {int(missing.sum())} missing values, first in row {row}")
+
+
+def _missing(value: Any) -> bool:
+    """None, NaN, and what pandas has for them."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
+
+
+def _two(positive: Floats) -> Floats:
+    return np.stack([1 - positive, positive], axis=1)

@@ -1,0 +1,316 @@
+"""A network whose positive rates are held together across groups: `FairClassifier`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..batch import Batch
+from ..constraint import Constraint
+from ..dual import Dual, Fixed
+from ..engine import chunks, evaluating
+from ..replicas import fit_many
+from ..training import Fit
+from .encoding import Encoder, Encoding
+from .estimator import FairEstimator, Forecast, Given, Repair, automatic, held_out
+from .rates import Floats, Ints, sigmoid
+
+Estimators = Literal["shared", "heads", "separate"]
+
+
+class Decider(nn.Module):
+    """Logits [n, k] of decisions; the first column decides.
+
+    Args:
+        width: of the inputs.
+        hidden: units of the hidden layers.
+        estimators: "shared": one network, k = 1. "heads": a trunk for all and an output for each group, k = 1.
+            "separate": a network M_i for each group i beside M for all, k = 2: the group's own, then M.
+        groups: how many there are.
+    """
+
+    def __init__(self, width: int, hidden: Sequence[int], estimators: Estimators, groups: int, dropout: float) -> None:
+        super().__init__()
+        self.estimators = estimators
+        outputs = groups if estimators == "heads" else 1
+        self.first = perceptron(width, hidden, outputs, dropout)
+        own = groups if estimators == "separate" else 0
+        self.own = nn.ModuleList(perceptron(width, hidden, 1, dropout) for _ in range(own))
+
+    def forward(self, inputs: Tensor, group: Tensor) -> Tensor:
+        """[n, width], [n] → [n, k]."""
+        logits: Tensor = self.first(inputs)
+        if self.estimators == "heads":
+            return logits.gather(1, group[:, None])
+        if self.estimators == "separate":
+            every = torch.cat([network(inputs) for network in self.own], 1)
+            return torch.cat([every.gather(1, group[:, None]), logits], 1)
+        return logits
+
+
+class Scout(nn.Module):
+    """What the closed form asks for: the logit of y, and of every group (given each label, where rates are).
+
+    [n, 1 + G], or [n, 1 + 2G].
+    """
+
+    def __init__(self, width: int, hidden: Sequence[int], outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.net = perceptron(width, hidden, outputs, dropout)
+
+    def forward(self, inputs: Tensor, group: Tensor) -> Tensor:
+        """[n, width] → [n, outputs]."""
+        logits: Tensor = self.net(inputs)
+        return logits
+
+
+def perceptron(width: int, hidden: Sequence[int], outputs: int, dropout: float = 0.0) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise([width, *hidden]):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+    return nn.Sequential(*layers, nn.Linear([width, *hidden][-1], outputs))
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Σ over the columns of the mean binary cross-entropy, weighted. targets: [n, 2], label and weight."""
+    label, weight = targets[:, :1], targets[:, 1:2]
+    losses = nn.functional.binary_cross_entropy_with_logits(logits, label.expand_as(logits), reduction="none")
+    return (losses * weight).sum(1).mean()
+
+
+def scouting(groups: int, halves: bool) -> Callable[[Tensor, Tensor], Tensor]:
+    """The loss of a `Scout`: cross-entropy of y, plus that of the group (given y). targets: label, weight, group."""
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        label, weight, group = targets[:, 0], targets[:, 1], targets[:, 2].long()
+        of_y = nn.functional.binary_cross_entropy_with_logits(logits[:, 0], label, reduction="none")
+        of_groups = logits[:, 1 : 1 + groups]
+        if halves:
+            of_groups = torch.where(label[:, None] > 0.5, logits[:, 1 + groups :], of_groups)
+        return (of_y * weight).mean() + nn.functional.cross_entropy(of_groups, group)
+
+    return loss
+
+
+class FairClassifier(FairEstimator):
+    """A network for yes-or-no decisions whose rates are kept together across groups by Lagrangian duality.
+
+    It minimises cross-entropy + Σ μ σ, where σ is the difference of two groups' rates; the multipliers μ start where
+    the closed form puts them and ascend by exact, signed 0/1 rates on rows that the network was not trained on. The
+    groups are needed to train, and not to predict, unless said otherwise.
+
+    Args:
+        constraint: "demographic parity" (positive rates), "equal opportunity" (of rows with positive labels) or
+            "equalised odds" (of rows with each label).
+        slack: ε ≥ 0, the largest difference of rates that is allowed.
+        dual: "auto", the rule above, without a step to tune; an `ldf.Ascent` or another rule with steps of its own;
+            `ldf.Fixed(1.0)` for the paper's M_C, on expected rates and ν = |σ|; None for M, which nothing constrains.
+        estimators: "shared": one network. "heads": a shared trunk with an output for each group. "separate": the
+            paper's M, M₀, M₁, where each group is decided by its own network. The last two need sensitive_features to
+            predict.
+        repair: after training, on held-out rows: "plug-in" moves each row's threshold by what its features say of its
+            group, "thresholds" gives each group a threshold of its own and **needs sensitive_features to predict**.
+        hidden: units of the hidden layers.
+        encoding: of the features: "piecewise" (see `Encoder`) or "standard".
+        epochs, batch_size, lr, weight_decay, dropout: of AdamW with a cosine schedule.
+        folds: K networks, each trained without one K-th of the rows, whose mean decides; multipliers ascend by rates
+            that are out-of-fold. "auto" is 5 below 100,000 rows, where rates of training rows deceive, else None: one
+            network, and rates of its training rows.
+        random_state: seed of weights, folds and batches.
+        checkpoint: a folder; a training run that was killed goes on from there.
+        progress: True or False; by default on a terminal only.
+
+    Attributes:
+        classes_, groups_: the labels and groups, in order.
+        fits_: what the core's `fit_many` returned: models, histories, multipliers.
+        multipliers_: μ of every comparison in `rates_.pairs`, as they ended.
+
+    >>> from ldf.fairness.datasets import synthetic
+    >>> data = synthetic(1000)
+    >>> model = FairClassifier(epochs=4, random_state=0)
+    >>> model = model.fit(data.features, data.labels, sensitive_features=data.groups)
+    >>> model.predict(data.features).shape
+    (1000,)
+    """
+
+    fits_: list[Fit]
+    encoder_: Encoder
+
+    def __init__(
+        self,
+        constraint: str = "demographic parity",
+        slack: float = 0.0,
+        dual: Dual | Literal["auto"] | None = "auto",
+        estimators: Estimators = "shared",
+        repair: Repair | None = None,
+        hidden: Sequence[int] = (64, 64),
+        encoding: Encoding = "piecewise",
+        epochs: int = 20,
+        batch_size: int = 256,
+        lr: float = 2e-3,
+        weight_decay: float = 1e-2,
+        dropout: float = 0.0,
+        folds: int | Literal["auto"] | None = "auto",
+        random_state: Any = None,
+        checkpoint: str | Path | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.constraint = constraint
+        self.slack = slack
+        self.dual = dual
+        self.estimators = estimators
+        self.repair = repair
+        self.hidden = hidden
+        self.encoding = encoding
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.dropout = dropout
+        self.folds = folds
+        self.random_state = random_state
+        self.checkpoint = checkpoint
+        self.progress = progress
+
+    @property
+    def _attribute_needed(self) -> bool:
+        return super()._attribute_needed or self.estimators != "shared"
+
+    @property
+    def multipliers_(self) -> Floats:
+        """μ of every comparison, the mean over the networks; empty where nothing is constrained."""
+        found = [np.concatenate([m.numpy() for m in fit.multipliers.values()] or [np.zeros(0)]) for fit in self.fits_]
+        mean = np.mean(found, axis=0)
+        half = len(self.rates_.pairs)
+        return np.asarray(mean[:half] - mean[half:] if len(mean) == 2 * half else mean)
+
+    def _train(self, given: Given, folds: int | None, seed: int) -> tuple[Forecast, Ints]:
+        if self.estimators not in ("shared", "heads", "separate"):
+            raise ValueError(f"estimators must be 'shared', 'heads' or 'separate', got {self.estimators!r}")
+        if self.dual is not None and self.dual != "auto" and not isinstance(self.dual, Dual):
+            raise ValueError(f"dual must be 'auto', None or a rule such as ldf.Ascent(0.1), got {self.dual!r}")
+        if self.estimators != "shared" and len(self.groups_) < 2:
+            raise ValueError(f"estimators={self.estimators!r} needs sensitive_features: one for each group")
+        self.encoder_ = Encoder(self.encoding).fit(given.X, given.labels)
+        inputs = torch.from_numpy(self.encoder_.transform(given.X))
+        group, cells = torch.from_numpy(given.groups), torch.from_numpy(given.cells)
+        weights = given.weights / given.weights.mean()
+        targets = torch.from_numpy(np.stack([given.labels, weights, given.groups], 1)).float()
+        data = {"inputs": inputs, "targets": targets, "group": group, "cell": cells}
+        held = held_out(len(inputs), folds, seed)
+        self.held_out_ = folds is not None
+        scouts: list[nn.Module] = []
+        halves = self.rates_.constraint != "demographic parity"
+        count = len(self.groups_)
+        free: Floats | None = None
+        of_groups: Floats | None = None
+        if self.dual == "auto" or self.repair == "plug-in":
+            outputs = 1 + (2 if halves else 1) * count
+            runs = self._fit(
+                lambda: Scout(inputs.shape[1], self.hidden, outputs, self.dropout),
+                data, scouting(count, halves), [], None, folds, seed, "scout",
+            )  # fmt: skip
+            scouts = [run.model for run in runs]
+            said = [_predict(scout, inputs[own], group[own]) for scout, own in zip(scouts, held, strict=True)]
+            seen = _assemble(said, held)
+            free, of_groups = sigmoid(seen[:, 0]), _softmax(seen[:, 1:], count)
+        self.scouts_ = scouts
+        rows = np.sort(torch.cat(held).numpy())
+        rule: Dual | None = None
+        if self.dual == "auto":
+            assert free is not None
+            assert of_groups is not None
+            rule = automatic(self.rates_, free, of_groups, given.cells[rows], self.slack)
+        elif self.dual is not None:
+            rule = self.dual
+        constraints: list[Constraint] = []
+        if rule is not None:
+            constraints = [self.rates_.law(self.slack, "violation" if isinstance(rule, Fixed) else "satisfiability")]
+        self.fits_ = self._fit(
+            lambda: Decider(inputs.shape[1], self.hidden, self.estimators, count, self.dropout),
+            data, cross_entropy, constraints, rule, folds, seed, "decider",
+        )  # fmt: skip
+        logits = [_predict(fit.model, inputs[own], group[own]) for fit, own in zip(self.fits_, held, strict=True)]
+        positive = sigmoid(_assemble(logits, held)[:, 0])
+        return Forecast(positive, of_groups, free), rows
+
+    def _fit(
+        self,
+        factory: Callable[[], nn.Module],
+        data: dict[str, Tensor],
+        loss: Callable[[Tensor, Tensor], Tensor],
+        constraints: list[Constraint],
+        rule: Dual | None,
+        folds: int | None,
+        seed: int,
+        name: str,
+    ) -> list[Fit]:
+        """The core's loop, over all folds at once."""
+        own = folds is not None and bool(constraints) and not isinstance(rule, Fixed)
+        return fit_many(
+            factory,
+            data,
+            loss=loss,
+            constraints=constraints,
+            dual=rule,
+            seeds=[seed],
+            folds=folds,
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            optimizer=self._optimizer,
+            schedule="cosine",
+            keep="last",
+            stratify=data["cell"] if constraints else None,
+            ascend_on="held-out" if own else "training",
+            forward=call,
+            checkpoint=Path(self.checkpoint) / name if self.checkpoint is not None else None,
+            progress=self.progress,
+        )
+
+    def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)
+
+    def _forecast(self, X: Any, groups: Ints | None, chances: bool) -> Forecast:
+        inputs = torch.from_numpy(self.encoder_.transform(X))
+        group = torch.from_numpy(groups) if groups is not None else torch.zeros(len(inputs), dtype=torch.int64)
+        positive = np.mean([sigmoid(_predict(fit.model, inputs, group)[:, 0]) for fit in self.fits_], axis=0)
+        of_groups = None
+        if chances:
+            count = len(self.groups_)
+            parts = [_softmax(_predict(scout, inputs, group)[:, 1:], count) for scout in self.scouts_]
+            of_groups = np.mean(parts, axis=0)
+        return Forecast(np.asarray(positive), of_groups)
+
+
+def call(model: nn.Module, batch: Batch) -> Tensor:
+    """Logits of a batch."""
+    logits: Tensor = model(batch.inputs, batch.group)
+    return logits
+
+
+def _predict(model: nn.Module, inputs: Tensor, group: Tensor) -> Floats:
+    with torch.no_grad(), evaluating(model):
+        parts = [model(inputs[rows], group[rows]) for rows in chunks(torch.arange(len(inputs)))]
+    return np.asarray(torch.cat(parts).double().numpy())
+
+
+def _assemble(parts: Sequence[Floats], held: Sequence[Tensor]) -> Floats:
+    """The predictions of all folds, in the order of the rows."""
+    order = torch.cat(list(held)).argsort().numpy()
+    return np.asarray(np.concatenate(parts)[order])
+
+
+def _softmax(logits: Floats, groups: int) -> Floats:
+    """P(group) of each block of G logits."""
+    blocks = logits.reshape(len(logits), -1, groups)
+    shifted = np.exp(blocks - blocks.max(2, keepdims=True))
+    return np.asarray((shifted / shifted.sum(2, keepdims=True)).reshape(len(logits), -1))
