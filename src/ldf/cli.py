@@ -33,7 +33,18 @@ Model = Literal["M", "MC", "MCD"]
 RecipeName = Literal["paper", "tuned"]
 Modes = Literal["shared", "independent", "both"]
 Recipes = Literal["paper", "tuned", "both"]
-Table = Literal["power-errors", "gas-errors", "violations", "transprecision", "all"]
+Table = Literal[
+    "power-errors",
+    "gas-errors",
+    "violations",
+    "transprecision",
+    "fairness",
+    "relaxed-fairness",
+    "fairness-traces",
+    "all",
+]
+FAIR = ("fairness", "relaxed-fairness", "fairness-traces")
+"""The tables on fair classifiers."""
 
 Case = Annotated[
     str,
@@ -290,7 +301,10 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="The folder for results.json, table.md, figures and index.html.")],
     case: Annotated[
         list[str] | None,
-        typer.Option(help="A network, or a size of training sets; may be given several times. All by default."),
+        typer.Option(
+            help="A network, a size of training sets (transprecision) or a reading such as adult-sex (fairness); may "
+            "be given several times. All by default."
+        ),
     ] = None,
     kernel: Annotated[
         list[str] | None, typer.Option(help="transprecision: a kernel; may be given several times.")
@@ -298,13 +312,16 @@ def reproduce(
     sampling: Annotated[Modes, typer.Option(help="How demands are drawn.")] = "both",
     recipe: Annotated[
         Recipes | None,
-        typer.Option(help="The paper's recipe, ours, or both; by default ours, for transprecision both."),
+        typer.Option(help="The paper's recipe, ours, or both; by default ours for power and gas, else both."),
     ] = None,
     samples: Annotated[int | None, typer.Option(min=20, help="Labels; 4000 by default.")] = None,
     epochs: Epochs = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="Networks of each kind; 5 by default, 10 training sets for transprecision."),
+        typer.Option(
+            min=1,
+            help="Networks of each kind, 5 by default; training sets for transprecision, 10; folds for fairness, 5.",
+        ),
     ] = None,
     repairs: Annotated[int, typer.Option(min=1, help="Test rows to repair, for violations.")] = 100,
     quick: Annotated[bool, typer.Option("--quick", help="A look in minutes: few labels, epochs and seeds.")] = False,
@@ -316,16 +333,20 @@ def reproduce(
 ) -> None:
     """Make a table of the paper again, from labels to page; goes on where it was stopped."""
     place = work or out / "work"
+    command = _command()
+    recipes = [recipe] if recipe in ("paper", "tuned") else ["paper", "tuned"]
+    # With "all", a case says which tables are meant: a size transprecision, a reading fairness, a network the others.
     sizes = [one for one in case or () if one.isdigit()]
-    networks = [one for one in case or () if not one.isdigit()]
-    if table != "transprecision" and (table != "all" or networks or not sizes):
+    readings = [one for one in case or () if one.startswith(("adult-", "default-", "bank-"))]
+    networks = [one for one in case or () if one not in (*sizes, *readings)]
+    if table in ("power-errors", "gas-errors", "violations") or (table == "all" and (networks or not case)):
         from .reproduce.networks import TABLES, Options, make
 
         options = Options(
             cases=(networks if table == "all" else case) or None,
             first=quick,
             samplings=["shared", "independent"] if sampling == "both" else [sampling],
-            recipes=["paper", "tuned"] if recipe == "both" else [recipe or "tuned"],
+            recipes=recipes if recipe else ["tuned"],
             samples=samples or (400 if quick else 4000),
             seeds=seeds or (2 if quick else 5),
             epochs=epochs or (10 if quick else None),
@@ -334,26 +355,43 @@ def reproduce(
             progress=True,
         )
         if table != "all":
-            _finish(make(TABLES[table], out, place, options, _command()))
+            _finish(make(TABLES[table], out, place, options, command))
         else:
             for name, each in TABLES.items():
                 if options.of(each.kinds):
-                    _finish(make(each, out / name, place, options, _command()))
-    if table in ("transprecision", "all") and (sizes or not networks or table != "all"):
+                    _finish(make(each, out / name, place, options, command))
+    if table == "transprecision" or (table == "all" and (sizes or not case)):
         from .reproduce import transprecision as precision
 
-        if table == "transprecision" and networks:
-            raise ValueError(f"a case of transprecision is a size of training sets, such as 200; got {networks[0]!r}")
+        if table != "all" and len(sizes) < len(case or ()):
+            raise ValueError(
+                f"a case of transprecision is a size of training sets, such as 200; got {(case or [''])[0]!r}"
+            )
         cells = precision.Options(
             kernels=kernel or ["correlation"],
             sizes=[int(size) for size in sizes] or (precision.SIZES[:1] if quick else precision.SIZES),
-            recipes=[recipe] if recipe in ("paper", "tuned") else ["paper", "tuned"],
+            recipes=recipes,
             sets=seeds or (2 if quick else 10),
             epochs=epochs or (30 if quick else None),
             workers=workers,
             progress=True,
         )
-        _finish(precision.make(out / "transprecision" if table == "all" else out, place, cells, _command()))
+        _finish(precision.make(out / "transprecision" if table == "all" else out, place, cells, command))
+    if table in FAIR or (table == "all" and (readings or not case)):
+        from .fairness.datasets import READINGS
+        from .reproduce import fairness
+
+        for name in FAIR if table == "all" else [table]:
+            usual = fairness.PANELS if name == "fairness-traces" else tuple(READINGS)
+            chosen = fairness.Options(
+                readings=(readings if table == "all" else case) or (("bank-balanced-age",) if quick else usual),
+                recipes=recipes,
+                folds=seeds or (2 if quick else 5),
+                epochs=epochs or (8 if quick else None),
+                workers=workers,
+                progress=True,
+            )
+            _finish(fairness.MAKE[name](out / name if table == "all" else out, place, chosen, command))
 
 
 def _finish(made: tuple[list[dict[str, Any]], Path]) -> None:

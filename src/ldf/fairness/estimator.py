@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import abstractmethod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -122,13 +123,34 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
             folds = max(2, min(folds, int(np.bincount(given.labels).min()), self._smallest(given)))
         self.forecast_, held = self._train(given, folds, seed)
         self.given_ = Given(None, given.labels[held], given.groups[held], given.cells[held], given.weights[held])
-        self.rule_ = None
-        if self.repair is not None:
-            self.rule_ = solve(
-                self.rates_, self.forecast_.positive, self._chances(self.forecast_, self.given_.groups),
-                self.given_.cells, self.slack,
-            )  # fmt: skip
+        self.rule_ = self._repaired()
         return self
+
+    def _repaired(self) -> Rule | None:
+        """The thresholds that bring the gaps of held-out rows within the slack."""
+        if self.repair is None:
+            return None
+        chances = self._chances(self.forecast_, self.given_.groups)
+        return solve(self.rates_, self.forecast_.positive, chances, self.given_.cells, self.slack)
+
+    def with_repair(self, repair: Repair | None, slack: float | None = None) -> Self:
+        """The same trained model with another repair, or none, for the same or another slack; nothing is trained again.
+
+        Needs what the repair needs: "plug-in" a model that learned the chances of groups (fitted with dual="auto" or
+        repair="plug-in"), "thresholds" one that was fitted with groups.
+        """
+        check_is_fitted(self)
+        if repair not in (None, "plug-in", "thresholds"):
+            raise ValueError(f"repair must be None, 'plug-in' or 'thresholds', got {repair!r}")
+        if repair is not None and len(self.groups_) < 2:
+            raise ValueError(f"repair={repair!r} needs a model that was fitted with sensitive_features")
+        if repair == "plug-in" and self.forecast_.of_groups is None:
+            raise ValueError("repair='plug-in' needs a model fitted with dual='auto' or repair='plug-in'")
+        other = copy.copy(self)
+        other.repair = repair
+        other.slack = self.slack if slack is None else slack
+        other.rule_ = other._repaired()
+        return other
 
     @property
     def _forced(self) -> bool:

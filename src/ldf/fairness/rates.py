@@ -120,7 +120,12 @@ class Rates:
         rates = self.rates(decisions, cells)
         return np.concatenate([_pairs(part) for part in np.split(rates, len(self.events))])
 
-    def law(self, slack: float = 0.0, degree: Literal["violation", "satisfiability"] = "satisfiability") -> Constraint:
+    def law(
+        self,
+        slack: float = 0.0,
+        degree: Literal["violation", "satisfiability"] = "satisfiability",
+        name: str = NAME,
+    ) -> Constraint:
         """The constraint on logits [n, k], of which the first column decides, with a multiplier for every pair.
 
         The loss has the expected rates, of probabilities. On plain σ ("satisfiability") the multipliers ascend by the
@@ -139,17 +144,17 @@ class Rates:
 
         if degree == "violation":
             scope = Groups("cell", self.count, compare=self.compare, names=names)
-            return equality(NAME, expected, scope=scope, slack=slack, multiplier="column")
+            return equality(name, expected, scope=scope, slack=slack, multiplier="column")
         if slack == 0:
             scope = Groups("cell", self.count, compare=self.compare, names=names)
-            return equality(NAME, expected, scope=scope, degree=degree, multiplier="column", exact=decided)
+            return equality(name, expected, scope=scope, degree=degree, multiplier="column", exact=decided)
 
         def both(means: Tensor) -> Tensor:
             sigma = self.compare(means)
             return torch.cat([sigma, -sigma])
 
         scope = Groups("cell", self.count, compare=both, names=names)
-        return inequality(NAME, expected, scope=scope, degree=degree, multiplier="column", slack=slack, exact=decided)
+        return inequality(name, expected, scope=scope, degree=degree, multiplier="column", slack=slack, exact=decided)
 
     def initial(self, multipliers: Floats, slack: float) -> tuple[float, ...]:
         """λ⁰ of `law` from a signed multiplier for every pair."""

@@ -33,6 +33,9 @@ MODELS = (*BASELINES, "M", "MC", "MCD")
 HIGHER = frozenset({"accuracy", "certified"})
 """Quantities of which more is better; of all others, less is."""
 
+CENTRED = frozenset({"signed DT"})
+"""Quantities that are best near zero."""
+
 LEGEND = (
     "Mean ± standard deviation over the seeds. Bold: the best, simple baselines aside. "
     "✓: our mean is at least as good as the paper's figure for the same model."
@@ -85,6 +88,8 @@ class Section:
         """The models with the best mean, simple baselines aside."""
         sign = -1 if quantity in HIGHER else 1
         found = {m: sign * self.mean(quantity, m) for m in self.models if m not in BASELINES}
+        if quantity in CENTRED:
+            found = {model: abs(value) for model, value in found.items()}
         found = {model: value for model, value in found.items() if not math.isnan(value)}
         return {model for model, value in found.items() if value == min(found.values())}
 

@@ -1,0 +1,321 @@
+"""The paper's experiment: five folds of a reading, M, M_C, M_C^D and Zafar's constraint; its recipe and ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.dummy import DummyClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from torch import Tensor
+
+from ..batch import Batch
+from ..constraint import Constraint
+from ..dual import Ascent, Dual, Fixed
+from ..replicas import fit_many
+from ..training import Fit, adam
+from .boosting import FairBoostingClassifier
+from .datasets import Reading
+from .encoding import Encoder
+from .estimator import FairEstimator
+from .network import Decider, Estimators, FairClassifier, call, cross_entropy
+from .rates import NAME, Ints, Rates, covariance
+
+FOLDS = 5
+SEED = 2020
+"""Of the folds."""
+BATCH = 512
+"""The paper does not say how large its batches are."""
+STEP = 0.5
+"""The paper says 1e-4, with which the multipliers never leave zero."""
+LITERAL = 1e-4
+HIDDEN = (10, 10, 10)
+EPOCHS = 100
+
+EXPECTED = "expected gap"
+COVARIANCE = "covariance"
+
+
+def folds_of(reading: Reading) -> list[Ints]:
+    """The test rows of five folds of equal size, each with the same share of every label and group.
+
+    Fewer than five rows are left over by the division; they are always trained on.
+    """
+    groups = np.unique(reading.groups.astype(str), return_inverse=True)[1]
+    rows = np.random.default_rng(SEED).permutation(reading.rows)
+    rows = rows[np.argsort(2 * groups[rows] + reading.labels[rows], kind="stable")]
+    whole = reading.rows // FOLDS * FOLDS
+    return [np.sort(rows[fold:whole:FOLDS]) for fold in range(FOLDS)]
+
+
+def score(decisions: NDArray[Any], labels: Ints, groups: NDArray[Any]) -> dict[str, float]:
+    """Accuracy, the paper's DT = |σ|, and σ itself: rate of the second group − rate of the first, in sorted order."""
+    first, second = (float(decisions[groups == group].mean()) for group in sorted(set(groups.tolist())))
+    return {
+        "accuracy": float((decisions == (labels == 1)).mean()),
+        "DT": abs(second - first),
+        "signed DT": second - first,
+    }
+
+
+Scores = dict[str, list[dict[str, float]]]
+"""By model, one for each fold."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """All folds of a reading in one set of rows, each encoded by its own training rows, for `fit_many`."""
+
+    data: dict[str, Tensor]
+    subsets: list[Tensor]
+    held_out: list[Tensor]
+    tests: list[Ints]
+    reading: Reading
+    rates: Rates
+    shares: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, reading: Reading, folds: int) -> Stack:
+        """The first so many folds."""
+        tests = folds_of(reading)[:folds]
+        names, groups = np.unique(reading.groups.astype(str), return_inverse=True)
+        everything = np.arange(reading.rows)
+        inputs = []
+        for test in tests:
+            train = np.setdiff1d(everything, test)
+            encoder = Encoder("standard").fit(reading.features.iloc[train], reading.labels[train])
+            inputs.append(torch.from_numpy(encoder.transform(reading.features)))
+        # A category that no training row of a fold has leaves that fold a column short.
+        width = max(block.shape[1] for block in inputs)
+        padded = [torch.nn.functional.pad(block, (0, width - block.shape[1])) for block in inputs]
+        group = torch.from_numpy(groups.astype(np.int64)).repeat(folds)
+        labels = torch.from_numpy(reading.labels).repeat(folds).float()
+        rows = torch.arange(reading.rows)
+        return cls(
+            data={
+                "inputs": torch.cat(padded),
+                "targets": torch.stack([labels, torch.ones_like(labels)], 1),
+                "group": group,
+                "cell": group,
+            },
+            subsets=[rows + fold * reading.rows for fold in range(folds)],
+            held_out=[torch.from_numpy(test) + fold * reading.rows for fold, test in enumerate(tests)],
+            tests=tests,
+            reading=reading,
+            rates=Rates("demographic parity", tuple(names.tolist())),
+            shares=np.bincount(groups) / reading.rows,
+        )
+
+    def train(
+        self,
+        constraints: Sequence[Constraint],
+        duals: Mapping[str, Any],
+        epochs: int,
+        estimators: Estimators = "shared",
+        progress: bool | None = None,
+    ) -> dict[str, list[Fit]]:
+        """Every rule on every fold, with the paper's network; by the rule's name, one for each fold."""
+        width = self.data["inputs"].shape[1]
+        fits = fit_many(
+            lambda: Decider(width, HIDDEN, estimators, len(self.rates.groups), 0.0),
+            self.data,
+            loss=cross_entropy,
+            constraints=constraints,
+            duals=list(duals.values()),
+            seeds=range(len(self.subsets)),
+            subsets=self.subsets,
+            held_out=self.held_out,
+            epochs=epochs,
+            batch_size=BATCH,
+            optimizer=adam(1e-3),
+            keep="last",
+            metrics={"accuracy": accuracy, "gap": gap},
+            forward=call,
+            progress=progress,
+        )
+        return {name: fits[place :: len(duals)] for place, name in enumerate(duals)}
+
+    def scores(self, fits: Mapping[str, Sequence[Fit]]) -> Scores:
+        """On each fold's test rows."""
+        found: Scores = {}
+        for name, own in fits.items():
+            for fit, rows, test in zip(own, self.held_out, self.tests, strict=True):
+                with torch.no_grad():
+                    logits = fit.model.eval()(self.data["inputs"][rows], self.data["group"][rows])
+                decisions = (logits[:, 0] > 0).numpy()
+                own_score = score(decisions, self.reading.labels[test], self.reading.groups[test])
+                found.setdefault(name, []).append(own_score)
+        return found
+
+
+def accuracy(logits: Tensor, batch: Batch) -> Tensor:
+    """The share of right decisions."""
+    return ((logits[:, 0] > 0) == (batch.targets[:, 0] > 0.5)).double().mean()
+
+
+def gap(logits: Tensor, batch: Batch) -> Tensor:
+    """σ of 0/1 decisions: the second group's rate − the first's."""
+    decisions = (logits[:, 0] > 0).double()
+    return decisions[batch.group == 1].mean() - decisions[batch.group == 0].mean()
+
+
+def ascent(step: float) -> Ascent:
+    """The paper's literal rule, μ ← μ + s σ."""
+    return Ascent(step, normalise=False)
+
+
+def paper(
+    reading: Reading, folds: int = FOLDS, epochs: int | None = None, progress: bool | None = None
+) -> tuple[Scores, dict[str, dict[str, list[list[float]]]]]:
+    """The paper's network and rates; all models of all folds trained as one.
+
+    Returns:
+        scores on the test rows; and by model and quantity, for each fold, the trace over the epochs.
+    """
+    stack = Stack.of(reading, folds)
+    laws = [
+        stack.rates.law(),
+        stack.rates.law(degree="violation", name=EXPECTED),
+        covariance(stack.rates.groups, stack.shares),
+    ]
+    idle: dict[str, Dual] = {name: Fixed(0.0) for name in (NAME, EXPECTED, COVARIANCE)}
+    duals: dict[str, dict[str, Dual]] = {
+        "M": idle,
+        "MC": idle | {EXPECTED: Fixed(1.0)},
+        "MCD": idle | {NAME: ascent(STEP)},
+        "MCD expected": idle | {EXPECTED: ascent(STEP)},
+        "MCD 1e-4": idle | {EXPECTED: ascent(LITERAL)},
+        "Zafar": idle | {COVARIANCE: ascent(STEP)},
+    }
+    fits = stack.train(laws, duals, epochs or EPOCHS, progress=progress)
+    separate = {"MCD separate": ascent(STEP)}
+    fits |= stack.train([stack.rates.law()], separate, epochs or EPOCHS, "separate", progress)
+    traces = {
+        model: {
+            "accuracy": [fit.history["val/accuracy"] for fit in own],
+            "DT": [[abs(value) for value in fit.history["val/gap"]] for fit in own],
+        }
+        for model, own in fits.items()
+    }
+    return stack.scores(fits), traces
+
+
+def paper_relaxed(
+    reading: Reading, shares: Sequence[float], folds: int = FOLDS, epochs: int | None = None
+) -> dict[float, Scores]:
+    """M_C^D of the paper's recipe with |σ| ≤ ε, ε a share of the labels' own gap; by share."""
+    stack = Stack.of(reading, folds)
+    found = {}
+    for share in shares:
+        law = stack.rates.law(share * abs(reading.gap))
+        found[share] = stack.scores(stack.train([law], {"MCD": ascent(STEP)}, epochs or EPOCHS))
+    return found
+
+
+KINDS: dict[str, Callable[..., FairEstimator]] = {
+    "network": FairClassifier,
+    # On one thread: folds run side by side.
+    "boosting": partial(FairBoostingClassifier, n_jobs=1),
+}
+"""What our recipe trains."""
+
+SLACKS = (0.05, 0.2, 0.5)
+"""ε of the relaxed constraint, as shares of the labels' own gap."""
+CURVE = (0.0, 0.025, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85, 1.0)
+"""ε of the trade-off curve, as shares of the same."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """One fold of a reading."""
+
+    reading: Reading
+    fold: int
+
+    @property
+    def test(self) -> Ints:
+        """The test rows."""
+        return folds_of(self.reading)[self.fold]
+
+    @property
+    def train(self) -> Ints:
+        """All others."""
+        return np.setdiff1d(np.arange(self.reading.rows), self.test)
+
+    def fit(self, model: Any) -> Any:
+        """The model, fitted on the training rows."""
+        rows, of = self.train, self.reading
+        return model.fit(of.features.iloc[rows], of.labels[rows], sensitive_features=of.groups[rows])
+
+    def score(self, model: Any, attribute: bool = False) -> dict[str, float]:
+        """On the test rows, with the attribute at prediction or without it."""
+        rows, of = self.test, self.reading
+        given = {"sensitive_features": of.groups[rows]} if attribute else {}
+        return score(model.predict(of.features.iloc[rows], **given) == 1, of.labels[rows], of.groups[rows])
+
+
+def tuned(kind: str, split: Split, epochs: int | None = None) -> dict[str, Any]:
+    """One fold with our recipe: M, its two repairs, M_C^D, the closed form's trade-off, and rules for other slacks.
+
+    Returns:
+        "scores" by model; "curve", the scores of plug-in rules for the slacks of `CURVE`; "relaxed", the same for
+        `SLACKS`; "duals", the step and start of the multipliers for each of these.
+    """
+    make = _shortened(kind, epochs)
+    base = split.fit(make(dual=None, repair="plug-in", random_state=split.fold))
+    held = split.fit(make(dual=base.dual_(), random_state=split.fold))
+    whole = abs(split.reading.gap)
+
+    def at(share: float) -> dict[str, float]:
+        return split.score(base.with_repair("plug-in", share * whole))
+
+    rules = {share: base.dual_(share * whole) for share in SLACKS}
+    return {
+        "scores": {
+            "M": split.score(base.with_repair(None)),
+            "MCD": split.score(held),
+            "plug-in": split.score(base),
+            "thresholds": split.score(base.with_repair("thresholds"), attribute=True),
+        },
+        "curve": [at(share) for share in CURVE],
+        "relaxed": {str(share): at(share) for share in SLACKS},
+        "duals": {str(share): [rule.step, list(rule.initial)] for share, rule in rules.items()},
+    }
+
+
+def tuned_relaxed(
+    kind: str, split: Split, duals: Mapping[str, Any], epochs: int | None = None
+) -> dict[str, dict[str, float]]:
+    """M_C^D of our recipe for each of `SLACKS`, with the rules that `tuned` found."""
+    found = {}
+    for share in SLACKS:
+        step, initial = duals[str(share)]
+        rule = Ascent(step, normalise=False, reduce="mean", initial=tuple(initial))
+        model = _shortened(kind, epochs)(dual=rule, slack=share * abs(split.reading.gap), random_state=split.fold)
+        found[str(share)] = split.score(split.fit(model))
+    return found
+
+
+def _shortened(kind: str, epochs: int | None) -> Callable[..., FairEstimator]:
+    """The recipe, with so many epochs (or ten times as many trees)."""
+    if epochs is None:
+        return KINDS[kind]
+    return partial(KINDS[kind], **{"epochs": epochs} if kind == "network" else {"trees": 10 * epochs})
+
+
+def baselines(split: Split) -> dict[str, dict[str, float]]:
+    """The more frequent label for all ("mean"), and logistic regression ("linear")."""
+    train, of = split.train, split.reading
+    known, labels = of.features.iloc[train], of.labels[train]
+    simple = make_pipeline(FunctionTransformer(Encoder("standard").fit(known, labels).transform), LogisticRegression())
+    return {
+        "mean": split.score(DummyClassifier().fit(known, labels)),
+        "linear": split.score(simple.fit(known, labels)),
+    }
