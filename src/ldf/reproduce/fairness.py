@@ -63,8 +63,9 @@ NOTES = (
     "paper). MC: λ = 1 on |E[p | z=1] − E[p | z=0]|. MCD: the same expected rates in the loss; the multiplier is "
     "signed and moved by the 0/1 rates of the epoch's decisions, which DT is made of, with the step 0.5. MCD expected: "
     "ν = |σ| of expected rates for both, as printed, with the step 0.5. MCD 1e-4: the same with the printed step, "
-    "which moves nothing. MCD separate: the objective with M, M₀ and M₁, where each group is decided by its own network "
-    "and the attribute is needed at prediction. Zafar: no covariance of z and the logit, by the same ascent and network.",
+    "which moves nothing. MCD separate: the objective with M, M₀ and M₁, where each group is decided by its own "
+    "network and the attribute is needed at prediction. Zafar: no covariance of z and the logit, by the same ascent "
+    "and network.",
     "Tuned recipe: five networks (one-hot and piecewise-linear encoding, 2 × 64), or boosters of LightGBM, each "
     "trained without one fifth of the training rows; multipliers start where the closed form puts them and ascend by "
     "signed, out-of-fold 0/1 rates. M + plug-in: the closed form on M itself. (z): the attribute is needed at "
