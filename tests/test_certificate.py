@@ -71,6 +71,22 @@ def test_pairs_are_looked_up_by_id_and_groups_compared_exactly() -> None:
     assert found["partly"].rows == 3, "comparisons with a group that has no rows are left out"
 
 
+def test_what_is_reported_of_groups_is_exact() -> None:
+    y = torch.tensor([[0.1], [-9.0], [3.0], [-0.1], [2.0]])
+    batch = ldf.Batch(group=torch.tensor([0, 0, 1, 1, 1]))
+    scope, options = ldf.Groups("group", 3), {"slack": 0.1, "exact": lambda y, b: (y > 0).float()}
+    constraints = [
+        ldf.equality("parity", lambda y, b: y.sigmoid(), scope=scope, **options),
+        ldf.inequality("order", lambda y, b: y.sigmoid(), scope=scope, **options),
+    ]
+    found = ldf.certify(constraints, y, batch)
+    for name in ("parity", "order"):
+        assert (found[name].rows, found[name].mean) == (1, pytest.approx(2 / 3 - 1 / 2 - 0.1))
+    undefined = ldf.equality("rate", lambda y, b: y.sigmoid(), scope=scope, exact=lambda y, b: y.sqrt())
+    with pytest.raises(ldf.ConstraintError, match="'rate': its function gave nan in row 1, column 0"):
+        ldf.certify([undefined], y, batch)
+
+
 def test_a_constraint_nobody_can_look_at_does_not_hold() -> None:
     y = torch.zeros(2, 1)
     nobody = ldf.inequality("order", lambda y, p: y[0] - y[1], scope=ldf.Pairs(torch.tensor([[5, 6]])))

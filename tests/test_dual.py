@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 
 import pytest
 import torch
@@ -114,6 +115,42 @@ def test_the_automatic_rule_warms_up_ramps_and_lets_go() -> None:
     assert course[8:] == pytest.approx([0.9, 0.81])
 
 
+@pytest.mark.parametrize(
+    ("multiplier", "initial"),
+    [("constraint", 0.5), ("column", 0.5), ("column", (0.5, 2.0)), ("sample", 0.5), ("sample", (0.5, 2))],
+)
+def test_ascent_begins_where_it_is_told_to(multiplier: str, initial: float | tuple[float, ...]) -> None:
+    sigma = torch.tensor([[1.0, -1.0], [3.0, 2.0], [-4.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    nu = sigma.detach().clamp_min(0)
+    cap = ldf.inequality("cap", lambda y, batch: y, multiplier=multiplier)
+    lagrangian = ldf.Lagrangian([cap], ldf.Ascent(0.1, normalise=False, initial=initial), rows=3)
+    batch = ldf.Batch(ids=torch.arange(3))
+    loss = lagrangian(sigma.sum() * 0, sigma, batch)
+    start = torch.tensor(initial, dtype=torch.float64)
+    weighed = nu.mean(1) * start if multiplier == "constraint" else (nu * start).sum(1)
+    torch.testing.assert_close(loss.detach(), weighed.mean())
+    lagrangian.ascend()
+    moved = {"constraint": nu.mean(1).sum(), "column": nu.sum(0), "sample": nu}[multiplier]
+    torch.testing.assert_close(lagrangian.multipliers["cap"], start + 0.1 * moved)
+
+
+def test_a_start_beyond_the_cap_is_the_cap() -> None:
+    cap = ldf.inequality("cap", lambda y, batch: y, multiplier="column", cap=1.0)
+    lagrangian = ldf.Lagrangian([cap], ldf.Ascent(0.1, normalise=False, initial=(0.5, 7.0)))
+    y = torch.ones(2, 2, requires_grad=True)
+    lagrangian(y.mean(), y, ldf.Batch())
+    assert lagrangian.multipliers["cap"].tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize(("multiplier", "shape"), [("constraint", []), ("column", [2]), ("sample", [3, 2])])
+def test_a_start_of_another_length_is_refused(multiplier: str, shape: list[int]) -> None:
+    cap = ldf.inequality("cap", lambda y, batch: y, multiplier=multiplier)
+    lagrangian = ldf.Lagrangian([cap], ldf.Ascent(0.1, normalise=False, initial=(1.0, 2.0, 3.0)), rows=3)
+    y = torch.ones(3, 2, requires_grad=True)
+    with pytest.raises(ValueError, match=re.escape(f"3 initial multipliers for a multiplier of {shape}")):
+        lagrangian(y.mean(), y, ldf.Batch(ids=torch.arange(3)))
+
+
 def test_adam_is_torch_adam() -> None:
     rule, reference = ldf.Adam(0.05), torch.nn.Parameter(torch.zeros(3))
     optimizer = torch.optim.Adam([reference], lr=0.05, maximize=True)
@@ -141,6 +178,14 @@ def test_the_doctor_warns_of_an_adaptive_optimiser() -> None:
         (lambda: ldf.Ascent("fast"), "'auto', got 'fast'"),
         (lambda: ldf.Ascent("auto", normalise=False), "no further argument"),
         (lambda: ldf.Ascent(1e-2, reduce="median"), "'mean' or 'sum', got 'median'"),
+        (lambda: ldf.Ascent(1e-2, initial=0.5), r"initial = 0.5 is a λ in units of its own: say normalise=False"),
+        (lambda: ldf.Ascent(1e-2, initial=(0.0, 0.5)), r"initial = \(0.0, 0.5\) is a λ in units of its own"),
+        (lambda: ldf.Ascent("auto", initial=0.5), "no further argument"),
+        (lambda: ldf.Ascent(1e-2, False, initial=math.nan), "a finite number or a tuple of them, got nan"),
+        (lambda: ldf.Ascent(1e-2, False, initial=(1.0, math.inf)), r"or a tuple of them, got \(1.0, inf\)"),
+        (lambda: ldf.Ascent(1e-2, False, initial=()), r"or a tuple of them, got \(\)"),
+        (lambda: ldf.Ascent(1e-2, False, initial=[1.0]), r"or a tuple of them, got \[1.0\]"),
+        (lambda: ldf.Ascent(1e-2, False, initial="1"), "or a tuple of them, got '1'"),
         (lambda: ldf.Fixed(-1), "≥ 0, got -1"),
         (lambda: ldf.NuPI(0.1, smoothing=1.0), r"\[0, 1\), got 1.0"),
         (lambda: ldf.NuPI(0.1, proportional=-1), "≥ 0, got -1"),

@@ -131,7 +131,9 @@ def test_batch_norm_keeps_statistics_of_its_own() -> None:
         ({"seeds": []}, "nothing to train"),
         ({"duals": []}, "nothing to train"),
         ({"folds": 1}, "folds must be between 2 and the 64 rows, got 1"),
-        ({"folds": 3, "validation": 0.2}, "leave validation out"),
+        ({"folds": 3, "validation": 0.2}, "folds, held_out and validation each hold rows out: give one of them"),
+        ({"folds": 3, "held_out": [torch.arange(9)]}, "give one of them"),
+        ({"validation": 0.2, "held_out": [torch.arange(9)]}, "give one of them"),
     ],
 )
 def test_bad_input_is_refused(options: dict, message: str) -> None:
@@ -287,7 +289,7 @@ def test_every_run_sees_all_rows_without_labels() -> None:
 @pytest.mark.parametrize(
     ("subsets", "kind", "message"),
     [
-        ([torch.arange(9)], ValueError, "subsets must have a training set for each of the 2 seeds, got 1"),
+        ([torch.arange(9)], ValueError, "subsets must have a set of rows for each of the 2 seeds, got 1"),
         ([torch.arange(9)] * 3, ValueError, "for each of the 2 seeds, got 3"),
         ([torch.arange(9), torch.arange(9).int()], TypeError, "that of seed 7 must be a tensor of row numbers"),
         ([torch.ones(64).bool(), torch.arange(9)], TypeError, "that of seed 3 must be a tensor of row numbers"),
@@ -317,6 +319,90 @@ def test_a_checkpoint_of_other_subsets_is_refused(tmp_path: Path) -> None:
     assert torch.equal(weights(first), weights(again))
     with pytest.raises(ldf.CheckpointError, match=r"the checkpoint of another problem \(subsets: "):
         ldf.fit_many(network, dispatch(64), subsets=[torch.arange(1, 31)], **options)
+
+
+# ---------------------------------------------------------------- rows held out by number
+
+
+@pytest.mark.parametrize("ascend_on", ["training", "held-out"])
+@pytest.mark.parametrize("subsets", [None, [torch.arange(59, 9, -1), torch.arange(50)]])
+def test_a_run_with_rows_held_out_is_fit_with_these_as_validation_data(
+    ascend_on: str, subsets: list[Tensor] | None
+) -> None:
+    inputs, targets = (part.double() for part in dispatch(60))
+    columns = {"inputs": inputs, "targets": targets, "group": (inputs[:, 0] > inputs[:, 0].median()).long()}
+    held_out, seeds = [torch.tensor([40, 12, 33, 45, 11, 44]), torch.tensor([2, 44, 45, 10, 9, 31])], [5, 2]
+    rate = {"scope": ldf.Groups("group", 2), "exact": lambda y, b: (y[:, :1] > 0.7).double()}
+    constraints = [*dispatch_constraints(), ldf.equality("parity", lambda y, b: y[:, :1], **rate)]
+    options = {"loss": mse, "constraints": constraints, "epochs": 3, "batch_size": 16, "lr": 0.03}
+    options |= {
+        "ascend_on": ascend_on,
+        "metrics": {"mae": lambda y, b: (y - b.targets).abs().mean()},
+        "progress": False,
+    }
+    rules = [ldf.Ascent(0.1), ldf.Ascent(1e-2, normalise=False, initial=0.5)]
+    chosen = {"seeds": seeds, "subsets": subsets, "held_out": held_out}
+    runs = ldf.fit_many(lambda: network().double(), columns, duals=rules, **chosen, **options)
+    assert [(run.label["seed"], run.label["dual"]) for run in runs] == [(s, r) for s in seeds for r in rules]
+    assert len({value for run in runs for value in run.history["nu_mean/parity"]}) > 2
+    for index, run in enumerate(runs):
+        out = held_out[index // 2]
+        own = torch.arange(60) if subsets is None else subsets[index // 2]
+        assert torch.equal(run.held_out, out)
+        rows = own[~torch.isin(own, out)]
+        assert len(rows) == len(own) - 6
+        torch.manual_seed(run.label["seed"])
+        alone = ldf.fit(
+            network().double(),
+            {name: column[rows] for name, column in columns.items()},
+            validation={name: column[out] for name, column in columns.items()},
+            dual=run.label["dual"],
+            seed=run.label["seed"],
+            **options,
+        )
+        torch.testing.assert_close(weights(run), weights(alone), rtol=1e-7, atol=1e-9)
+        for name, value in alone.multipliers.items():
+            torch.testing.assert_close(run.multipliers[name], value, rtol=1e-7, atol=1e-9)
+        assert run.best_epoch == alone.best_epoch
+        assert "val/mae" in alone.history.columns
+        for column in alone.history.columns:
+            if column != "seconds":
+                assert run.history[column] == pytest.approx(alone.history[column], rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("held_out", "kind", "message"),
+    [
+        ([torch.arange(9)], ValueError, "held_out must have a set of rows for each of the 2 seeds, got 1"),
+        ([torch.arange(9), [1, 2]], TypeError, "held_out: that of seed 7 must be a tensor of row numbers"),
+        ([torch.arange(9), torch.arange(56, 65)], ValueError, "held_out: that of seed 7 has a row that is not among"),
+        ([torch.arange(9), torch.arange(8)], ValueError, "held_out must have different rows, and all of them the same"),
+        ([torch.tensor([1, 1]), torch.arange(2)], ValueError, "held_out must have different rows"),
+        ([torch.arange(64)] * 2, ValueError, "held_out: all 64 rows are held out, and none is left to train on"),
+    ],
+)
+def test_bad_rows_to_hold_out_are_refused(held_out: list, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        ldf.fit_many(network, dispatch(64), loss=mse, held_out=held_out, seeds=[3, 7], epochs=1, progress=False)
+
+
+def test_rows_to_hold_out_must_be_some_of_the_subset() -> None:
+    subsets = [torch.arange(20), torch.arange(10, 30)]
+    options = {"loss": mse, "subsets": subsets, "seeds": [3, 7], "epochs": 1, "progress": False}
+    for second in (torch.tensor([9, 12]), torch.tensor([29, 30])):
+        with pytest.raises(ValueError, match="held_out: rows that are not among the seed's subset"):
+            ldf.fit_many(network, dispatch(64), held_out=[torch.tensor([0, 19]), second], **options)
+    with pytest.raises(ValueError, match="held_out: all 20 rows are held out"):
+        ldf.fit_many(network, dispatch(64), held_out=subsets, **options)
+
+
+def test_a_checkpoint_with_other_rows_held_out_is_refused(tmp_path: Path) -> None:
+    options = {"loss": mse, "epochs": 1, "checkpoint": tmp_path, "progress": False}
+    (first,) = ldf.fit_many(network, dispatch(64), held_out=[torch.arange(9)], **options)
+    (again,) = ldf.fit_many(network, dispatch(64), held_out=[torch.arange(9)], **options)
+    assert torch.equal(weights(first), weights(again))
+    with pytest.raises(ldf.CheckpointError, match=r"the checkpoint of another problem \(subsets: "):
+        ldf.fit_many(network, dispatch(64), held_out=[torch.arange(1, 10)], **options)
 
 
 def test_every_seed_may_have_rules_of_its_own() -> None:

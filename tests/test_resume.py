@@ -1,12 +1,13 @@
 """A run killed at any moment and taken up again gives, bit for bit, what one gives that was never killed."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import dispatch, dispatch_constraints, kill_after_checkpoint, network
 from killed import train
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ldf
@@ -108,6 +109,72 @@ def test_the_checkpoint_of_another_problem_is_refused(tmp_path: Path, change: di
     fit(tmp_path)
     with pytest.raises(ldf.CheckpointError, match=f"another problem.*{named}"):
         fit(tmp_path, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"ascend_on": "held-out"}, "(ascend_on: 'training' there, 'held-out' here);"),
+        ({"metrics": {"b": lambda y, batch: 0.0}}, "(metrics: ['a'] there, ['b'] here);"),
+        ({"metrics": None}, "(metrics: ['a'] there, [] here);"),
+    ],
+)
+def test_other_ways_to_look_at_held_out_rows_are_another_problem(tmp_path: Path, change: dict, named: str) -> None:
+    options = {"validation": 0.25, "metrics": {"a": lambda y, batch: y.mean()}}
+    first = fit(tmp_path, **options)
+    with pytest.raises(ldf.CheckpointError, match=re.escape(f"another problem {named}")):
+        fit(tmp_path, **{**options, **change})
+    same(first, fit(tmp_path, **options))
+
+
+@pytest.mark.parametrize("folds", [None, 3])
+def test_multipliers_that_ascend_by_held_out_rows_go_on_bit_for_bit(tmp_path: Path, folds: int | None) -> None:
+    """Interrupted within an epoch before and after an ascent, and between epochs."""
+    inputs, targets = dispatch(72)
+    data = {"inputs": inputs, "targets": targets, "group": (inputs[:, 0] > inputs[:, 0].median()).long()}
+    rate = {"scope": ldf.Groups("group", 2), "exact": lambda y, b: (y[:, :1] > 0.7).float()}
+    limit, calls = [0], [0]
+
+    def bounded(y: Tensor, batch: ldf.Batch) -> Tensor:
+        calls[0] += 1
+        if calls[0] == limit[0]:
+            raise StopError
+        return y - 0.5
+
+    options = {
+        "loss": mse,
+        "constraints": [
+            ldf.inequality("bound", bounded, multiplier="column"),
+            ldf.equality("parity", lambda y, b: y[:, :1], **rate),
+        ],
+        "dual": {"bound": ldf.Ascent(0.1), "parity": ldf.Ascent(0.5, normalise=False, initial=0.25)},
+        "epochs": 3,
+        "batch_size": 16,
+        "lr": 0.03,
+        "update_every": 2,
+        "ascend_on": "held-out",
+        "metrics": {"largest": lambda y, b: y.max()},
+        "checkpoint_seconds": 0.0,
+        "progress": False,
+    }
+
+    def run(folder: Path | None, stop: int = 0) -> list[ldf.Fit]:
+        calls[0], limit[0] = 0, stop
+        if folds:
+            return ldf.fit_many(network, data, folds=folds, checkpoint=folder, **options)
+        torch.manual_seed(0)
+        return [ldf.fit(network(), data, validation=0.25, checkpoint=folder, **options)]
+
+    whole, stops = run(None), 0
+    for stop in range(4, calls[0], 5):
+        folder = tmp_path / str(stop)
+        with pytest.raises(StopError):
+            run(folder, stop)
+        stops += (folder / "checkpoint.safetensors").exists()
+        for ours, theirs in zip(run(folder), whole, strict=True):
+            same(ours, theirs)
+    assert stops >= 4
+    assert len(set(whole[0].history["lambda/parity"])) > 1
 
 
 def test_damaged_and_foreign_files_are_refused_and_left_alone(tmp_path: Path) -> None:

@@ -226,6 +226,31 @@ def test_multipliers_may_move_every_n_steps() -> None:
     assert len(done.history) == 6
 
 
+def test_metrics_are_looked_at_on_the_held_out_rows_after_every_epoch() -> None:
+    seen: list[Tensor] = []
+
+    def largest(y: Tensor, batch: ldf.Batch) -> Tensor:
+        seen.append(batch.ids)
+        return y.max()
+
+    metrics = {"largest": largest, "mae": lambda y, batch: float((y - batch.targets).abs().mean())}
+    inputs, targets = dispatch()
+    for validation in (0.25, dispatch(64, seed=5)):
+        seen.clear()
+        options = {"validation": validation, "keep": "last", "epochs": 3}
+        done = fit(ldf.Ascent(0.1), metrics=metrics, **options)
+        rows = done.held_out
+        known = (inputs[rows], targets[rows]) if rows is not None else validation
+        with torch.no_grad():
+            y = done.model(known[0])
+        assert done.history["val/largest"][-1] == pytest.approx(float(y.max()))
+        assert done.history["val/mae"][-1] == pytest.approx(float((y - known[1]).abs().mean()))
+        assert len(set(done.history["val/mae"])) == 3
+        assert all(torch.equal(ids, rows if rows is not None else torch.arange(64)) for ids in seen)
+        assert len(seen) == 3
+        assert torch.equal(weights(done), weights(fit(ldf.Ascent(0.1), **options)))
+
+
 def test_stratified_batches_hold_every_group() -> None:
     group = (torch.arange(512) % 64 == 0).long()
     seen = []

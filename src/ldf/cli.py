@@ -382,7 +382,7 @@ def reproduce(
         from .reproduce import fairness
 
         for name in FAIR if table == "all" else [table]:
-            usual = fairness.PANELS if name == "fairness-traces" else tuple(READINGS)
+            usual = tuple(READINGS) if name == "fairness" else fairness.PANELS
             chosen = fairness.Options(
                 readings=(readings if table == "all" else case) or (("bank-balanced-age",) if quick else usual),
                 recipes=recipes,

@@ -236,8 +236,8 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
     # ------------------------------------------------------------- predict
 
     def _chances(self, forecast: Forecast, groups: Ints | None) -> Floats:
-        """q of the rows: from the groups themselves with repair="thresholds", else from what was learned of them."""
-        if self.repair == "thresholds":
+        """q of the rows: from the groups themselves where predictions have them, else from what was learned of them."""
+        if self._attribute_needed:
             assert groups is not None
             of_groups = np.eye(len(self.groups_))[groups]
         else:

@@ -34,8 +34,7 @@ SEED = 2020
 BATCH = 512
 """The paper does not say how large its batches are."""
 STEP = 0.5
-"""The paper says 1e-4, with which the multipliers never leave zero."""
-LITERAL = 1e-4
+"""The paper says 1e-4: after 100 epochs a gap of .2 has then moved its multiplier by no more than .002."""
 HIDDEN = (10, 10, 10)
 EPOCHS = 100
 
@@ -191,7 +190,6 @@ def paper(
         "MC": idle | {EXPECTED: Fixed(1.0)},
         "MCD": idle | {NAME: ascent(STEP)},
         "MCD expected": idle | {EXPECTED: ascent(STEP)},
-        "MCD 1e-4": idle | {EXPECTED: ascent(LITERAL)},
         "Zafar": idle | {COVARIANCE: ascent(STEP)},
     }
     fits = stack.train(laws, duals, epochs or EPOCHS, progress=progress)

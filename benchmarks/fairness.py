@@ -1,0 +1,377 @@
+"""Fair classifiers beside their peers: fairlearn, OxonFair, Cooper and Zafar's constraint on the same folds and base.
+
+    python benchmarks/fairness.py [--out DIR] [--json] [--work DIR] [--reading NAME]… [--folds N] [--quick]
+
+Rules that come after training are set by the same held-out forecasts as ours, of the same base; networks have our
+encoding, size and optimiser. Every peer sees training rows only. Cells are kept in the work folder, beside those of
+`ldf reproduce fairness`, which run if they are not there; a run that was killed goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shlex
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import joblib
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.model_selection import train_test_split
+from torch import Tensor
+
+import ldf
+from ldf.fairness import study
+from ldf.fairness.datasets import READINGS, load
+from ldf.fairness.encoding import Codes, Encoder
+from ldf.fairness.network import Decider, FairClassifier, call, cross_entropy
+from ldf.fairness.rates import Floats, Ints, covariance
+from ldf.reproduce import fairness, figures
+from ldf.reproduce.report import Figure, terminal, write
+from ldf.scopes import epoch_generator, stratified
+from ldf.text import Progress, write_whole
+
+VERSION = 1
+"""Of what the peers compute: results of another are not shown."""
+SLACK = 0.005
+"""The gap that OxonFair is allowed on held-out rows: with 0 its grid offers few solutions, and poor ones."""
+STEPS = (0.01, 0.1, 1.0)
+"""Of Cooper's multiplier: one of these, by a fifth of the training rows of the first fold."""
+NEAR = 0.02
+"""Accuracy that may be lost for a smaller gap when that step is chosen."""
+OURS = FairClassifier()
+"""Whose settings the peers' networks have."""
+Train = Callable[[Decider, dict[str, Tensor], int, int], None]
+"""Trains a network in place: data, epochs, seed."""
+QUICK = 2
+"""Epochs, with --quick."""
+
+NOTES = (
+    "All models have the same folds. (z): the attribute is needed at prediction; compare like with like.",
+    "ThresholdOptimizer (fairlearn), OxonFair, M + plug-in and M + thresholds change the decisions of one and the same "
+    f"M, by its out-of-fold forecasts of training rows. OxonFair: accuracy under a gap of at most {SLACK}; without z "
+    "its thresholds go by the chances of groups that the plug-in rule has too, hard (its default) or soft, whichever "
+    "is more accurate on these rows.",
+    "ExponentiatedGradient (fairlearn): a mixture of LightGBM classifiers of our size, difference_bound and eps 0.01. "
+    "Decisions that are drawn at random, its own and ThresholdOptimizer's, are scored by their expectation.",
+    "Cooper and Zafar: one network of our encoding, size and optimiser on all training rows; ours are five, each "
+    "without a fifth. Cooper: the expected gap of a batch in the loss, its 0/1 gap for the multiplier, which moves in "
+    "every step. Zafar: no covariance of z and the logit. Paper recipe: the paper's network.",
+)
+
+MARKS = {
+    "M + plug-in": "#D55E00 X", "M + thresholds (z)": "#000000 X", "ThresholdOptimizer (z)": "#7A4EAB *",
+    "OxonFair (z)": "#7A4EAB p", "OxonFair": "#CC79A7 p", "ExponentiatedGradient": "#009E73 h", "Cooper": "#009E73 P",
+    "Zafar": "#8C6D31 v", "MCD (paper recipe)": "#56B4E9 d", "Zafar (paper recipe)": "#C9A95C v",
+}  # fmt: skip
+"""Colour and marker in the pictures; M, MCD and linear have theirs."""
+
+Score = dict[str, float]
+
+
+def expected(chances: NDArray[Any], labels: Ints, groups: NDArray[Any]) -> Score:
+    """The score of decisions that are positive with these chances, in expectation."""
+    right = np.where(labels == 1, chances, 1 - chances)
+    return study.score(chances, labels, groups) | {"accuracy": float(right.mean())}
+
+
+class Rows(NamedTuple):
+    """Forecasts of a base, and what is known of the same rows."""
+
+    positive: Floats
+    of_groups: Floats
+    labels: Ints
+    groups: NDArray[Any]
+
+
+class Handed(BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+    """A classifier that says what it is handed as X, [n, 1]."""
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
+
+    def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Handed:
+        """Nothing to do, but asked for."""
+        return self
+
+    def predict_proba(self, X: NDArray[Any]) -> NDArray[Any]:
+        """[n, 2]."""
+        return np.column_stack([1 - X[:, 0], X[:, 0]])
+
+
+def threshold_optimizer(known: Rows, new: Rows) -> Score:
+    """fairlearn's thresholds: for each group two, one of which is drawn at random for each row."""
+    from fairlearn.postprocessing import ThresholdOptimizer
+
+    options = {"constraints": "demographic_parity", "objective": "accuracy_score", "predict_method": "predict_proba"}
+    rule = ThresholdOptimizer(estimator=Handed(), prefit=True, **options)
+    rule.fit(known.positive[:, None], known.labels, sensitive_features=known.groups)
+    chances = rule._pmf_predict(new.positive[:, None], sensitive_features=new.groups)[:, 1]
+    return expected(chances, new.labels, new.groups)
+
+
+def oxonfair(known: Rows, new: Rows, attribute: bool) -> Score:
+    """OxonFair's thresholds: for each group, or for what is inferred of it, hard or soft."""
+    from oxonfair import FairPredictor, group_metrics
+
+    logging.getLogger("oxonfair").setLevel(logging.ERROR)
+    # It wants targets of new rows too, and does not look at them.
+    seen, unseen = (
+        {"data": np.column_stack([1 - r.positive, r.positive, r.of_groups]), "groups": r.groups, "target": target}
+        for r, target in ((known, known.labels), (new, np.zeros_like(new.labels)))
+    )
+    ways: list[dict[str, Any]] = [{}]
+    if not attribute:
+        ways = [{"inferred_groups": lambda data: data[:, 2:], "use_fast": fast} for fast in (False, True)]
+    found: list[tuple[bool, float, NDArray[Any]]] = []
+    for way in ways:
+        try:
+            # A copy, for it adds its thresholds in place.
+            rule = FairPredictor(lambda data: data[:, :2].copy(), seen, **way)
+            rule.fit(group_metrics.accuracy, group_metrics.demographic_parity, SLACK)
+            own = study.score(rule.predict(seen) == 1, known.labels, known.groups)
+            found.append((own["DT"] <= SLACK + 1e-9, own["accuracy"], rule.predict(unseen) == 1))
+        except (ValueError, IndexError):
+            # Its fast search, the second, sorts rows into unsure, first and second, and may fail where one is empty.
+            if not found:
+                raise
+    return study.score(max(found, key=lambda one: one[:2])[2], new.labels, new.groups)
+
+
+def exponentiated_gradient(split: study.Split, quick: bool) -> Score:
+    """fairlearn's reduction to weighted fits of LightGBM."""
+    import lightgbm
+    from fairlearn.reductions import DemographicParity, ExponentiatedGradient
+
+    of, train, test = split.reading, split.train, split.test
+    codes = Codes().fit(of.features.iloc[train])
+
+    class Booster(lightgbm.LGBMClassifier):  # type: ignore[misc, name-defined]
+        def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+            return super().fit(X, y, sample_weight=sample_weight, categorical_feature=codes.categorical)
+
+    booster = Booster(n_estimators=100, learning_rate=0.1, verbose=-1, n_jobs=1, random_state=split.fold)
+    law = DemographicParity(difference_bound=0.01)
+    mixture = ExponentiatedGradient(booster, law, eps=0.01, max_iter=3 if quick else 50)
+    mixture.fit(codes.transform(of.features.iloc[train]), of.labels[train], sensitive_features=of.groups[train])
+    chances = np.asarray(mixture._pmf_predict(codes.transform(of.features.iloc[test])))[:, 1]
+    return expected(chances, of.labels[test], of.groups[test])
+
+
+def batch_size(rows: int) -> int:
+    """Ours for so many rows."""
+    return min(max(rows // 64, 32), 512) if OURS.batch_size == "auto" else OURS.batch_size
+
+
+def network(split: study.Split, train: Ints, test: Ints, epochs: int | None, method: Train) -> Score:
+    """A network of our size and encoding, trained on some rows and scored on others."""
+    of = split.reading
+    encoder = Encoder(OURS.encoding).fit(of.features.iloc[train], of.labels[train])
+    inputs = torch.from_numpy(encoder.transform(of.features))
+    group = torch.from_numpy(np.unique(of.groups.astype(str), return_inverse=True)[1].astype(np.int64))
+    labels = torch.from_numpy(of.labels).float()
+    data = {"inputs": inputs, "targets": torch.stack([labels, torch.ones_like(labels)], 1), "group": group}
+    torch.manual_seed(split.fold)
+    model = Decider(encoder.width, OURS.hidden, "shared", 2, OURS.dropout)
+    method(model, {name: column[train] for name, column in data.items()}, epochs or OURS.epochs, split.fold)
+    with torch.no_grad():
+        logits = model.eval()(inputs[test], group[test])
+    return study.score((logits[:, 0] > 0).numpy(), of.labels[test], of.groups[test])
+
+
+def zafar(model: Decider, data: dict[str, Tensor], epochs: int, seed: int) -> None:
+    """No covariance of group and logit, by our own loop."""
+    group = data["group"]
+    law = covariance(("first", "second"), (group.bincount() / len(group)).double().numpy())
+    ldf.fit(
+        model, data | {"cell": group}, loss=cross_entropy, constraints=[law], dual=study.ascent(study.STEP),
+        epochs=epochs, batch_size=batch_size(len(group)), optimizer=OURS._optimizer, schedule="cosine", keep="last",
+        stratify=group, forward=call, seed=seed, progress=False,
+    )  # fmt: skip
+
+
+def cooper(step: float) -> Train:
+    """Cooper's own loop: the multiplier moves first, in every step, by the 0/1 gap of the batch."""
+    import cooper as library
+
+    def gap(decided: Tensor, group: Tensor) -> Tensor:
+        return decided[group == 1].mean() - decided[group == 0].mean()
+
+    def train(model: Decider, data: dict[str, Tensor], epochs: int, seed: int) -> None:
+        class Problem(library.ConstrainedMinimizationProblem):  # type: ignore[misc, name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                multiplier = library.multipliers.DenseMultiplier(num_constraints=1)
+                self.parity = library.Constraint(library.ConstraintType.EQUALITY, multiplier=multiplier)
+
+            def compute_cmp_state(self, ids: Tensor) -> library.CMPState:
+                group = data["group"][ids]
+                logits = model(data["inputs"][ids], group)
+                soft, hard = torch.sigmoid(logits[:, 0]), (logits.detach()[:, 0] > 0).float()
+                state = library.ConstraintState(violation=gap(soft, group), strict_violation=gap(hard, group))
+                loss = cross_entropy(logits, data["targets"][ids])
+                return library.CMPState(loss=loss, observed_constraints={self.parity: state})
+
+        problem, rows = Problem(), torch.arange(len(data["group"]))
+        primal = OURS._optimizer(model.parameters())
+        dual = torch.optim.SGD(problem.dual_parameters(), lr=step, maximize=True)
+        both = library.optim.AlternatingDualPrimalOptimizer(cmp=problem, primal_optimizers=primal, dual_optimizers=dual)
+        size = batch_size(len(rows))
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(primal, epochs * -(-len(rows) // size))
+        for epoch in range(epochs):
+            for ids in stratified(rows, data["group"], size, epoch_generator(seed, epoch)):
+                both.roll(compute_cmp_state_kwargs={"ids": ids})
+                schedule.step()
+
+    return train
+
+
+def choose(split: study.Split, epochs: int | None) -> dict[str, Any]:
+    """Cooper's step: of those that are accurate enough on a fifth of the training rows, the one with the least gap."""
+    of, rows = split.reading, split.train
+    strata = [f"{group} {label}" for group, label in zip(of.groups[rows], of.labels[rows], strict=True)]
+    train, check = train_test_split(rows, test_size=0.2, stratify=strata, random_state=study.SEED)
+    tried = {step: network(split, train, check, epochs, cooper(step)) for step in STEPS}
+    best = max(score["accuracy"] for score in tried.values())
+    enough = [step for step in STEPS if tried[step]["accuracy"] >= best - NEAR]
+    return {"step": min(enough, key=lambda step: tried[step]["DT"]), "tried": {str(s): tried[s] for s in STEPS}}
+
+
+def peers(split: study.Split, step: float, epochs: int | None) -> dict[str, Any]:
+    """By model, "scores" and "times", its seconds; "bases" are the scores of both bases by themselves."""
+    found: dict[str, dict[str, Any]] = {"scores": {}, "times": {}, "bases": {}}
+
+    def add(name: str, make: Callable[..., Score], *arguments: Any) -> None:
+        begun = time.monotonic()
+        found["scores"][name] = make(*arguments)
+        found["times"][name] = time.monotonic() - begun
+
+    of, test = split.reading, split.test
+    for kind, before in (("boosting", "boosting "), ("network", "")):
+        begun = time.monotonic()
+        base = split.fit(study._shortened(kind, epochs)(dual=None, repair="plug-in", random_state=split.fold))
+        found["times"][f"{before}M"] = time.monotonic() - begun
+        found["bases"][kind] = split.score(base.with_repair(None))
+        given, new = base.given_, base._forecast(of.features.iloc[test], None, chances=True)
+        both = (
+            Rows(base.forecast_.positive, base.forecast_.of_groups, given.labels, base.groups_[given.groups]),
+            Rows(new.positive, new.of_groups, of.labels[test], of.groups[test].astype(str)),
+        )
+        add(f"{before}ThresholdOptimizer (z)", threshold_optimizer, *both)
+        add(f"{before}OxonFair (z)", oxonfair, *both, True)
+        add(f"{before}OxonFair", oxonfair, *both, False)
+    add("boosting ExponentiatedGradient", exponentiated_gradient, split, epochs is not None)
+    add("Cooper", network, split, split.train, test, epochs, cooper(step))
+    add("Zafar", network, split, split.train, test, epochs, zafar)
+    return found
+
+
+class Cell(fairness.Job):
+    """All peers on one fold of a reading; or, without a fold, the choice of Cooper's step."""
+
+    def run(self, work: Path) -> Cell:
+        """Train, score and write."""
+        torch.set_num_threads(1)
+        warnings.simplefilter("ignore")
+        begun, split = time.monotonic(), study.Split(load(self.reading), self.fold or 0)
+        if self.fold is None:
+            found = choose(split, self.epochs)
+        else:
+            chosen = cell_of(self.reading, None, self.epochs).read(work)
+            assert chosen is not None
+            found = peers(split, chosen["step"], self.epochs)
+        found |= {"version": fairness.VERSION, "seconds": time.monotonic() - begun}
+        write_whole(self.path(work), json.dumps(found))
+        return self
+
+
+def cell_of(reading: str, fold: int | None, epochs: int | None) -> Cell:
+    """The same for every number of folds that are run."""
+    return Cell(f"{'cooper-step' if fold is None else 'peers'}-{VERSION}", reading, fold, 1, epochs)
+
+
+def run(cells: list[Cell], work: Path, workers: int | None) -> dict[Cell, dict[str, Any]]:
+    """Run what is not there yet, each on one core; choices first."""
+    todo = [cell for cell in cells if cell.read(work) is None]
+    line, done = Progress(len(cells), "cell", done=len(cells) - len(todo)), len(cells) - len(todo)
+    for first in (True, False):
+        pool = joblib.Parallel(n_jobs=workers or -1, return_as="generator_unordered")
+        for cell in pool(joblib.delayed(Cell.run)(cell, work) for cell in todo if (cell.fold is None) == first):
+            done += 1
+            line.update(done, cell.describe)
+    return {cell: json.loads(cell.path(work).read_text()) for cell in cells}
+
+
+def panels(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of boosting and those of networks, for the picture."""
+    figures.COLOURS.update({model: mark.split()[0] for model, mark in MARKS.items()})
+    figures.MARKERS.update({model: mark.split()[1] for model, mark in MARKS.items()})
+    boosting = {model.removeprefix("boosting "): own for model, own in scores.items() if model.startswith("boosting ")}
+    return {"boosting base": boosting, "network base": {m: s for m, s in scores.items() if "boosting " not in m}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="a folder for results.json, table.md, index.html and pictures")
+    parser.add_argument("--json", action="store_true", help="print one flat object: accuracy and |mean signed DT|")
+    parser.add_argument("--work", type=Path, default=Path("ldf-work"), help="where cells are kept (ldf-work)")
+    parser.add_argument("--reading", action="append", choices=list(READINGS), help="may be repeated (all)")
+    parser.add_argument("--folds", type=int, default=study.FOLDS, choices=range(1, study.FOLDS + 1), help="so many (5)")
+    parser.add_argument("--workers", type=int, help="processes of one thread (one for each core)")
+    parser.add_argument("--quick", action="store_true", help="one fold of one reading, two epochs: does everything run")
+    asked = parser.parse_args()
+    readings, folds = (["bank-balanced-age"], 1) if asked.quick else (asked.reading or list(READINGS), asked.folds)
+    options = fairness.Options(readings, folds=folds, epochs=QUICK if asked.quick else None, workers=asked.workers)
+    own = fairness.run(fairness.jobs_of(options, relaxed=False), asked.work, options)
+    wanted = [cell_of(reading, fold, options.epochs) for reading in readings for fold in (None, *range(folds))]
+    cells = run(wanted, asked.work, asked.workers)
+    rows, pictures, flat, steps = [], [], {}, []
+    for reading in readings:
+        paper, scores = (fairness.scores_of(own, reading, recipe) for recipe in ("paper", "tuned"))
+        scores |= {f"{model} (paper recipe)": paper[model] for model in ("MCD", "Zafar")}
+        for cell, found in cells.items():
+            if cell.reading != reading:
+                continue
+            if cell.fold is None:
+                flat[f"{reading}_Cooper_dual_lr"] = found["step"]
+                steps.append(f"{reading} {found['step']:g}")
+                continue
+            for model, score in found["scores"].items():
+                scores.setdefault(model, []).append(score)
+            for kind, score in found["bases"].items():
+                ours = scores[fairness.NAMES[kind]["M"]][cell.fold]
+                if abs(ours["accuracy"] - score["accuracy"]) > 1e-9:
+                    print(f"{cell.describe()}: {kind} is not the base in the work folder", file=sys.stderr)
+        rows += fairness.rows_of("fairness-peers", reading, "tuned", scores, {})
+        for model, scored in scores.items():
+            flat[f"{reading}_{model}_accuracy"] = fmean(score["accuracy"] for score in scored)
+            flat[f"{reading}_{model}_dt"] = abs(fmean(score["signed DT"] for score in scored))
+        if asked.out:
+            path = f"trade-off-{reading}.png"
+            fairness.tradeoff_figure(reading, panels(scores), fairness.curves_of(own, reading), asked.out / path)
+            caption = f"{reading}: accuracy against |mean signed DT|; lines: the closed form on both bases"
+            pictures.append(Figure(path, caption))
+    if asked.out:
+        versions = ", ".join(f"{name} {version(name)}" for name in ("fairlearn", "oxonfair", "cooper-optim"))
+        facts = fairness._facts(options, shlex.join(["python", *sys.argv]), own | cells)
+        facts |= {"peers": versions, "Cooper's step": ", ".join(steps)}
+        write(asked.out, "Fair classifiers and their peers", rows, pictures, NOTES, facts)
+    if asked.json:
+        print(json.dumps({name: round(value, 6) for name, value in flat.items()}))
+        return
+    print(terminal(rows))
+    print(f"Cooper's step: {', '.join(steps)}")
+
+
+if __name__ == "__main__":
+    main()
