@@ -1,14 +1,20 @@
-"""Fairness problems whose law is known: what the best classifier knows of each row of `synthetic`, and more groups."""
+"""Fairness problems whose law is known: what the best classifier knows of each row of `synthetic`, and more groups.
+
+And both classifiers with settings that are quick.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from scipy.stats import norm
 
+from ldf.fairness import FairBoostingClassifier, FairClassifier
 from ldf.fairness.datasets import synthetic
 from ldf.fairness.rates import Rates
 
@@ -94,3 +100,29 @@ def chances_of(rates: Rates, case: Known) -> np.ndarray:
         negative, positive = np.split(case.of_groups, 2, axis=1)
         return case.positive[:, None] * positive + (1 - case.positive)[:, None] * negative
     return rates.chances(case.of_groups, case.positive)
+
+
+BOTH = pytest.mark.parametrize("kind", ["network", "boosting"])
+NETWORK = {"epochs": 14, "hidden": (16,), "lr": 2e-2, "batch_size": 192, "folds": 3, "random_state": 0}
+TREES = {"trees": 40, "leaves": 8, "learning_rate": 0.15, "n_jobs": 1, "folds": 3, "random_state": 0}
+TRAIN, FRESH, FEW = synthetic(1500, seed=4), synthetic(10_000, seed=7), synthetic(300, seed=1)
+
+
+def make(kind: str, **options):
+    return FairClassifier(**NETWORK | options) if kind == "network" else FairBoostingClassifier(**TREES | options)
+
+
+def quick(kind: str, **options):
+    """Hardly trained."""
+    return make(kind, **({"epochs": 2} if kind == "network" else {"trees": 6}) | {"folds": 2} | options)
+
+
+@functools.cache
+def fitted(kind: str, **options):
+    """Trained on `TRAIN`, once for all tests."""
+    return make(kind, **options).fit(TRAIN.features, TRAIN.labels, sensitive_features=TRAIN.groups)
+
+
+def few(kind: str, X=FEW.features, y=FEW.labels, z=FEW.groups, weight=None, **options):
+    """Hardly trained on `FEW`."""
+    return quick(kind, **options).fit(X, y, sensitive_features=z, sample_weight=weight)

@@ -158,6 +158,15 @@ class Block(nn.Module):
         """What processes add up, and what they take the maximum of."""
         return [self.sums, self.visits, self.violations, self.count], [self.maxima]
 
+    def observe(self, sigma: Tensor, ids: Tensor | None, present: Tensor | None) -> None:
+        """The sums of these rows alone, in the place of all since the last update."""
+        self.reset()
+        self(sigma.new_zeros(()), sigma, ids, present, remember=True)
+
+    def observed(self) -> tuple[list[Tensor], list[Tensor]]:
+        """What several Lagrangians add up to ascend together, and what they take the maximum of."""
+        return self.totals()
+
     def outcome(self) -> list[tuple[Tensor, Tensor]]:
         """For every constraint: Σ of its degree, [k] or [N, k], and the number of rows behind each entry."""
         if self.per_row:
@@ -205,11 +214,13 @@ class GroupBlock(Block):
 
     Over the epoch, sums and counts of every group are exact, and the multiplier ascends by them. Within a step the
     means are running ones, and this batch's rows give their gradient: E[Σ_{l∈g} s_l]/(B·P(g)) is the mean's. A group
-    that is absent from a batch keeps its running mean and gives no gradient.
+    that is absent from a batch keeps its running mean and gives no gradient. Rows that are only observed count in the
+    sums by which the multiplier ascends, and in nothing that a step uses.
     """
 
     group_sums: Tensor
     group_counts: Tensor
+    trained_counts: Tensor
     running_sums: Tensor
     running_counts: Tensor
     window: Tensor
@@ -224,6 +235,7 @@ class GroupBlock(Block):
         self.widths = [statistics]
         self.register_buffer("group_sums", like.new_zeros(count, statistics))
         self.register_buffer("group_counts", like.new_zeros(count))
+        self.register_buffer("trained_counts", like.new_zeros(count))
         self.register_buffer("running_sums", like.new_zeros(count, statistics))
         self.register_buffer("running_counts", like.new_zeros(count))
         self.register_buffer("window", like.new_full((count,), WINDOW))
@@ -243,13 +255,14 @@ class GroupBlock(Block):
             value = torch.where(counts[:, None] > 0, sums / counts.clamp_min(1e-12)[:, None], overall)
             # The rows of each group to expect in a batch, by the last epoch's shares; in the first, by those so far.
             rows = len(statistic)
-            so_far = (self.group_counts + batch_counts) / (self.rows_seen + rows)
+            so_far = (self.trained_counts + batch_counts) / (self.rows_seen + rows)
             expected = torch.where(self.shares > 0, self.shares, so_far) * rows
             if remember:
                 self.running_sums.copy_(sums)
                 self.running_counts.copy_(counts)
                 self.group_sums.add_(batch_sums if exact is None else member.t() @ exact)
                 self.group_counts.add_(batch_counts)
+                self.trained_counts.add_(batch_counts)
                 self.rows_seen.add_(rows)
         pull = batch_sums / expected.clamp_min(1e-12)[:, None]
         return value + (pull - pull.detach())
@@ -265,11 +278,21 @@ class GroupBlock(Block):
 
     def totals(self) -> tuple[list[Tensor], list[Tensor]]:
         """What processes add up: sums and counts of every group."""
-        return [self.group_sums, self.group_counts, self.rows_seen], []
+        return [self.group_sums, self.group_counts, self.trained_counts, self.rows_seen], []
+
+    def observe(self, statistic: Tensor, member: Tensor | None, exact: Tensor | None) -> None:
+        """The sums of these rows alone."""
+        assert member is not None
+        self.group_sums.copy_(member.t() @ (statistic if exact is None else exact))
+        self.group_counts.copy_(member.sum(0))
+
+    def observed(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The sums that the multiplier ascends by."""
+        return [self.group_sums, self.group_counts], []
 
     def share(self) -> None:
         """After the sums of all processes were added up: running means from them, the same for all."""
-        if self.constraints[0].exact is not None:
+        if self.constraints[0].exact is not None or not torch.equal(self.group_counts, self.trained_counts):
             return  # the epoch's sums are of something else than the running ones
         seen = self.group_counts > 0
         counts = (self.group_counts / 4).clamp(1.0, WINDOW)
@@ -282,17 +305,19 @@ class GroupBlock(Block):
         counts = self.group_counts[:, None]
         running = self.running_sums / self.running_counts.clamp_min(1e-12)[:, None]
         means = torch.where(counts > 0, self.group_sums / counts.clamp_min(1), running)
-        unseen = (counts[:, 0] == 0) & (self.running_counts == 0)
+        unseen = counts[:, 0] == 0
+        if self.constraints[0].exact is None:
+            unseen &= self.running_counts == 0
         seen = (~unseen).to(means)[:, None]
         means = torch.where(unseen[:, None], (means * seen).sum(0) / seen.sum().clamp_min(1), means)
-        self.shares.copy_(self.group_counts / self.rows_seen)
+        self.shares.copy_(self.trained_counts / self.rows_seen)
         sigma = self.relaxed(self.groups.compare(means)[None])
         self.sums.copy_(self.degree(sigma, self.offset if self.curved else None)[0])
         violation = torch.maximum(sigma, sigma * self.own_floor)[0]
         self.violations.copy_(violation)
         self.maxima.copy_(violation)
         self.count.fill_(1.0)
-        self.window.copy_((self.group_counts / 4).clamp(1.0, WINDOW))
+        self.window.copy_((self.trained_counts / 4).clamp(1.0, WINDOW))
 
     def outcome(self) -> list[tuple[Tensor, Tensor]]:
         """Σ of the degree [q], over one set of groups."""
@@ -300,7 +325,7 @@ class GroupBlock(Block):
 
     def reset(self) -> None:
         """A new epoch begins; the running means go on."""
-        for tensor in (self.group_sums, self.group_counts, self.rows_seen):
+        for tensor in (self.group_sums, self.group_counts, self.trained_counts, self.rows_seen):
             tensor.zero_()
         for tensor in (self.sums, self.violations, self.maxima, self.count):
             tensor.zero_()

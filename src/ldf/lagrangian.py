@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -223,10 +224,9 @@ class Lagrangian(nn.Module):
         for block in self.stacks():
             if block.per_row or isinstance(block.constraints[0].scope, Pairs):
                 continue
-            block.reset()
             found = self._block_sigma(block, predictions, batch, {})
             assert found is not None
-            block(self.loss_sum[0], *found, remember=True)
+            block.observe(*found)
 
     @torch.no_grad()
     def ascend(self) -> dict[str, float]:
@@ -304,7 +304,7 @@ class Lagrangian(nn.Module):
             for constraint in self.constraints:
                 if isinstance(constraint.scope, Pairs):
                     continue
-                mean = violations(constraint, ours, batch, int(self.updates)).sum()
+                mean = violations(replace(constraint, exact=None), ours, batch, int(self.updates)).sum()
                 if mean.requires_grad and float(mean.detach()) > 0:
                     gradients = torch.autograd.grad(mean, sources, allow_unused=True, retain_graph=True)
                     flat = torch.cat([g.flatten() for g in gradients if g is not None])
@@ -425,8 +425,11 @@ class Lagrangian(nn.Module):
         stacked = (found[0] if len(found) == 1 else torch.cat(found, 1)).to(self.loss_sum.dtype)
         if isinstance(scope, Groups):
             exact = None
-            if block.constraints[0].exact is not None:
-                exact = block.constraints[0].statistic(predictions, batch).detach().to(stacked.dtype)
+            (constraint,) = block.constraints
+            if constraint.exact is not None:
+                exact = constraint.exact(predictions, batch)
+                constraint.check(exact, rows, block.widths[0])
+                exact = exact.detach().to(stacked.dtype)
             return stacked, scope.membership(batch).to(stacked.dtype), exact
         ids = getattr(batch, "ids", None) if block.per_row else None
         return stacked, ids, getattr(batch, "present", None) if isinstance(scope, Pairs) else None
@@ -533,11 +536,15 @@ def pool(lagrangians: Sequence[Lagrangian]) -> None:
     """Let several Lagrangians of the same constraints share what each has seen since the last `ascend`.
 
     Networks that were each trained without one fold of the data then ascend together, by the rows that none knows.
+    Their units are the mean of what each has measured, so that their multipliers are the same.
     """
+    fresh = torch.stack([lagrangian.fresh for lagrangian in lagrangians]).mean(0)
+    for lagrangian in lagrangians:
+        lagrangian.fresh.copy_(fresh)
     for blocks in zip(*(lagrangian.stacks() for lagrangian in lagrangians), strict=True):
         if blocks[0].per_row or isinstance(blocks[0].constraints[0].scope, Pairs):
             continue
-        added, largest = zip(*(block.totals() for block in blocks), strict=True)
+        added, largest = zip(*(block.observed() for block in blocks), strict=True)
         for tensors in zip(*added, strict=True):
             total = torch.stack(tensors).sum(0)
             for tensor in tensors:

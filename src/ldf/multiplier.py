@@ -31,8 +31,10 @@ class Multiplier(nn.Module):
         for name, value in rule.start(like.new_zeros(shape)).items():
             self.register_buffer(name, value)
             self.state_names.append(name)
+        if not self.signed:
+            self.multiplier.clamp_(min=0)
         if constraint.cap is not None and not rule.normalise:
-            self.multiplier.clamp_(max=constraint.cap)
+            self.multiplier.clamp_(min=-constraint.cap, max=constraint.cap)
         self.register_buffer("unit", like.new_tensor(0.0 if rule.normalise else 1.0))
         self.register_buffer("pull", like.new_zeros(()))  # what the loss sets against the constraint, at ŷ
         self.register_buffer("gradient", like.new_zeros(()))  # ‖∂ mean(±σ)/∂ŷ‖₂, a moving average where it is tracked

@@ -151,7 +151,10 @@ def _describe(constraint: Constraint) -> list[Any]:
     scope = constraint.scope
     detail = f"{scope.name}: {scope.count}" if isinstance(scope, Pairs) else getattr(scope, "count", None)
     slack = "schedule" if callable(constraint.slack) else constraint.slack
-    return [constraint.name, constraint.kind, constraint.degree, constraint.multiplier, detail, slack, constraint.cap]
+    exact = "exact" if constraint.exact is not None else None
+    return [
+        constraint.name, constraint.kind, constraint.degree, constraint.multiplier, detail, slack, constraint.cap, exact
+    ]  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

@@ -217,14 +217,11 @@ class Task:
 
     def fingerprint(self) -> dict[str, Any]:
         """What tells these data from others."""
-        digest = hashlib.sha256()
-        for column in (*self.data.columns.values(), self.data.targets):
-            digest.update(str((column.shape, column.dtype)).encode())
-            digest.update(as_bytes(column))
         return {
-            "data": digest.hexdigest()[:16],
+            "data": _digest(self.data),
             "rows": [self.data.labelled, self.data.rows],
             "held out": [len(out) for out in self.held_out],
+            "validation": _digest(self.check) if self.separate else None,
         }
 
 
@@ -310,7 +307,20 @@ class LoaderTask:
 
     def fingerprint(self) -> dict[str, Any]:
         """What can be known of a loader without going through it."""
-        return {"data": f"{type(self.loader).__name__} of {self.steps} batches", "rows": self.rows}
+        return {
+            "data": f"{type(self.loader).__name__} of {self.steps} batches",
+            "rows": self.rows,
+            "validation": _digest(self.check) if self.check is not None else None,
+        }
+
+
+def _digest(data: Data) -> str:
+    """What tells these rows from others."""
+    digest = hashlib.sha256()
+    for column in (*data.columns.values(), data.targets):
+        digest.update(str((column.shape, column.dtype)).encode())
+        digest.update(as_bytes(column))
+    return digest.hexdigest()[:16]
 
 
 def _hold_out(rows: int, share: float, seed: int) -> Tensor:

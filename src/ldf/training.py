@@ -193,6 +193,8 @@ def train(
     settings = task.settings
     if settings.ascend_on == "held-out":
         _check_held_out(task)
+    if settings.metrics and not task.validates:
+        raise ValueError("metrics are of rows held out: say validation=0.2, or give labelled data of their own")
     runs = [Run() for _ in seeds]
     scheduler = settings.scheduler(optimizer, settings.epochs * task.steps)
     saved = None

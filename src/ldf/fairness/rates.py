@@ -166,15 +166,14 @@ class Rates:
 def covariance(groups: tuple[str, ...], shares: Floats) -> Constraint:
     """Zafar's constraint as the paper reads it for a network: no covariance of z and the distance to the boundary.
 
-    Cov(z, d) = E[(z − z̄) d] = π₀ π₁ (E[d | z = 1] − E[d | z = 0]), with the logit for d. Two groups only.
+    Cov(z, d) = E[(z − z̄) d] = π₀ π₁ (E[d | z = 1] − E[d | z = 0]), with the logit for d. Two groups only. On ν = |Cov|:
+    with a signed multiplier the loss has no minimum once λ outweighs the slope of the cross-entropy.
     """
     if len(groups) != 2:
         raise ValueError(f"the covariance with a group's membership is of two groups, got {len(groups)}")
     product = float(np.prod(shares))
     scope = Groups("cell", 2, compare=lambda means: product * every_pair(means), names=list(groups))
-    return equality(
-        "covariance", lambda logits, batch: logits[:, :1], scope=scope, degree="satisfiability", multiplier="column"
-    )
+    return equality("covariance", lambda logits, batch: logits[:, :1], scope=scope, multiplier="column")
 
 
 def canonical(constraint: str) -> str:
