@@ -171,7 +171,7 @@ def test_cross_entropy_with_twice_the_multiplier_has_the_same_boundary(seed, con
         slope = weights * ((p - positive) / (p * (1 - p)) + chances / shares @ rates.differences.T @ (2 * m))
         return weights @ entropy + 2 * m @ gaps, slope
 
-    found = minimize(lagrangian, np.full(6, 0.5), jac=True, bounds=[(1e-6, 1 - 1e-6)] * 6, tol=1e-12).x
+    found = minimize(lagrangian, np.full(6, 0.5), jac=True, bounds=[(1e-6, 1 - 1e-6)] * 6, tol=1e-10).x
     rule = Rule(m, rates.differences.T @ m / shares)
     clear = np.abs(positive - rule.threshold(chances)) > 1e-3
     assert np.array_equal((found > 0.5)[clear], rule.decide(positive, chances)[clear])

@@ -183,6 +183,9 @@ def test_with_repair_is_what_fit_would_have_done(kind):
     assert np.array_equal(by_fit.with_repair(None).predict_proba(X), none.predict_proba(X))
     assert not np.array_equal(plug.predict_proba(X), none.predict_proba(X))
     assert plug.repair == "plug-in"
+    other = few(kind, dual=None, repair="plug-in", slack=0.1)
+    assert np.array_equal(plug.with_repair("plug-in", slack=0.1).predict_proba(X), other.predict_proba(X))
+    assert (plug.slack, plug.with_repair("plug-in", slack=0.1).slack) == (0.0, 0.1)
     auto = few(kind)
     assert np.array_equal(auto.with_repair("plug-in").predict_proba(X), few(kind, repair="plug-in").predict_proba(X))
     with pytest.raises(ValueError, match="repair='plug-in' needs a model fitted with dual='auto'"):
