@@ -61,9 +61,9 @@ NOTES = (
     "of each fold.",
     "Paper recipe: three hidden layers of 10, cross-entropy, Adam 1e-3, 100 epochs, batches of 512 (not said in the "
     "paper). MC: λ = 1 on |E[p | z=1] − E[p | z=0]|. MCD: the same expected rates in the loss; the multiplier is "
-    "signed and moved by the 0/1 rates of the epoch's decisions, which DT is made of, with the step 0.5. (The printed "
+    "signed and moved by the 0/1 rates of the epoch's decisions, which DT is made of, with the step 0.7. (The printed "
     "step is 1e-4: 100 epochs of a gap of .2 then move a multiplier to .002, and nothing changes.) MCD expected: "
-    "ν = |σ| of expected rates for both, as printed, with the step 0.5. MCD separate: the same with the objective of "
+    "ν = |σ| of expected rates for both, as printed, with the step 0.7. MCD separate: the same with the objective of "
     "M, M₀ and M₁, where each group is decided by its own network and the attribute is needed at prediction. Zafar: no "
     "covariance of z and the logit, by the same ascent and network.",
     "Tuned recipe: five networks (one-hot and piecewise-linear encoding, 2 × 64), or boosters of LightGBM, each "
