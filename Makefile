@@ -11,7 +11,7 @@ help:
 	@echo "make demo      the main job, end to end, into out/demo"
 	@echo "make test      all tests and doctests"
 	@echo "make check     ruff and mypy"
-	@echo "make bench     a training step and the labelling of demands, beside the peers"
+	@echo "make bench     a training step, the labelling of demands and (quick) fair classifiers, beside the peers"
 	@echo "make clean     remove .venv and everything made by a run"
 
 install: $(STAMP)
@@ -37,6 +37,7 @@ bench: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/labelling.py
+	$(BIN)/python benchmarks/fairness.py --quick --out out/bench-fairness
 
 clean:
 	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

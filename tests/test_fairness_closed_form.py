@@ -131,6 +131,17 @@ def test_the_observed_gap_is_held_where_the_chances_are_not_quite_right():
         assert np.abs(solved("demographic parity", sharp, slack)[1]).max() <= slack + 0.01
 
 
+@pytest.mark.parametrize("share", [0.5, 0.7])
+def test_more_rounds_of_correction_never_widen_the_gap(monkeypatch, share):
+    case = known(1500)
+    blunt = case._replace(of_groups=(1 - share) * case.of_groups + share / 2)
+    found = []
+    for rounds in range(1, 7):
+        monkeypatch.setattr("ldf.fairness.closed_form.ROUNDS", rounds)
+        found.append(np.abs(solved("demographic parity", blunt)[1]).max())
+    assert found == sorted(found, reverse=True)
+
+
 @pytest.mark.xfail(
     reason="the search ends once gaps are small enough, however much smaller than the slack", strict=True
 )

@@ -1,15 +1,16 @@
 """Both fair classifiers: what they promise of gaps on new data, their repairs, and what their reports rest on."""
 
+import copy
 import math
 
 import numpy as np
 import pytest
-from fair import BOTH, CONSTRAINTS, FEW, FREE_GAP, FRESH, TRAIN, few, fitted, gaps_of, make, several
-from sklearn.base import clone
+from fair import BOTH, CONSTRAINTS, FEW, FREE_GAP, FRESH, TRAIN, few, fitted, gaps_of, make, quick, several
 from sklearn.exceptions import NotFittedError
 from threadpoolctl import threadpool_limits
 
 import ldf
+from ldf.fairness.closed_form import solve
 from ldf.fairness.estimator import held_out
 
 NOISE = 3 * math.sqrt(0.25 / 450 + 0.25 / 1050)
@@ -230,24 +231,81 @@ def test_separate_networks_each_learn_their_own_group():
 
 @BOTH
 def test_training_rows_are_judged_by_the_model_that_did_not_see_them(kind):
-    model = few(kind, folds=3, random_state=4)
+    model = few(kind, folds=7, random_state=4)
     seed = int(np.random.RandomState(4).randint(2**31 - 1))
     found = np.full(300, np.nan)
-    for fold, rows in enumerate(held_out(300, 3, seed)):
-        one = clone(model).fit(FEW.features, FEW.labels, FEW.groups)
+    for fold, rows in enumerate(held_out(300, 7, seed)):
+        one = copy.copy(model)
         if kind == "network":
             assert np.array_equal(one.fits_[fold].held_out, rows)
             one.fits_ = one.fits_[fold : fold + 1]
         else:
             one.models_ = one.models_[fold : fold + 1]
         found[rows.numpy()] = one.predict_proba(FEW.features.iloc[rows.numpy()])[:, 1]
-    assert model.forecast_.positive == pytest.approx(found, abs=1e-5)
-    decided = found > 0.5
-    (gap,) = gaps_of("demographic parity", decided, (FEW.groups == "b").astype(int), FEW.labels, 2)
+    seen = ~np.isnan(found)
+    assert seen.sum() == 294
+    assert model.forecast_.positive == pytest.approx(found[seen], abs=1e-5)
+    decided, labels = found[seen] > 0.5, FEW.labels[seen]
+    (gap,) = gaps_of("demographic parity", decided, (FEW.groups[seen] == "b").astype(int), labels, 2)
     report = model.report_(curve=False)
     assert report.gap.gap == pytest.approx(gap)
-    assert report.accuracy == (decided == FEW.labels).mean()
+    assert report.accuracy == (decided == labels).mean()
     assert report.source == "held-out training rows"
+    assert len(model.with_repair("plug-in").report_().curve) > 1
+
+
+@BOTH
+def test_a_fold_learns_nothing_from_the_rows_it_is_judged_by(kind):
+    options = {"dual": None, "folds": 3} | ({"encoding": "standard"} if kind == "network" else {})
+    seed = int(np.random.RandomState(0).randint(2**31 - 1))
+    out = held_out(300, 3, seed)[0].numpy()
+    other = FEW.labels.copy()
+    other[out] = 1 - other[out]
+    one, two = (few(kind, y=y, **options) for y in (FEW.labels, other))
+    assert np.array_equal(one.forecast_.positive[out], two.forecast_.positive[out])
+    assert not np.array_equal(one.forecast_.positive, two.forecast_.positive)
+
+
+@BOTH
+@pytest.mark.parametrize("slack", [0.0, 0.05])
+def test_multipliers_ascend_by_decisions_on_rows_held_out_of_every_fold(kind, slack):
+    rule = ldf.Ascent(1.0, normalise=False, reduce="mean")
+    once = {"epochs": 1, "batch_size": 16} if kind == "network" else {"trees": 5}
+    model = few(kind, dual=rule, slack=slack, folds=3, **once)
+    gap = model.report_(curve=False).gap.gap
+    assert abs(gap) > 0.1
+    assert model.multipliers_ == pytest.approx([np.sign(gap) * (abs(gap) - slack)], abs=1e-6)
+
+
+def test_trees_grow_a_while_before_multipliers_move():
+    rule = ldf.Ascent(1.0, normalise=False, reduce="mean")
+    updates = [int(few("boosting", dual=rule, trees=trees).models_[0].lagrangian.updates) for trees in (5, 20, 40, 41)]
+    assert updates == [1, 4, 7, 7]
+
+
+@BOTH
+def test_chances_of_groups_are_learned_for_each_label(kind):
+    random = np.random.default_rng(0)
+    X, y = random.normal(size=(600, 2)), random.integers(0, 2, 600)
+    z = np.where(random.random(600) < 0.9, y, 1 - y)
+    for constraint in CONSTRAINTS[1:]:
+        model = quick(kind, constraint=constraint, dual=None, repair="plug-in").set_params(
+            **{"epochs": 20} if kind == "network" else {"trees": 15, "learning_rate": 0.3}
+        )
+        found = model.fit(X, y, z).forecast_.of_groups
+        assert found.shape == (600, 4)
+        assert found.mean(0) == pytest.approx([0.9, 0.1, 0.1, 0.9], abs=0.1)
+        assert found[:, :2].sum(1) == pytest.approx(np.ones(600))
+
+
+@pytest.mark.parametrize("estimators", ["shared", "heads", "separate"])
+def test_multipliers_start_where_the_closed_form_puts_them(estimators):
+    model = few("network", estimators=estimators, epochs=5)
+    free, groups = model.forecast_.free, (FEW.groups == "b").astype(int)
+    chances = model.forecast_.of_groups if estimators == "shared" else np.eye(2)[groups]
+    m = solve(model.rates_, free, chances, groups).multipliers
+    assert model.fits_[0].lagrangian.rules[0].initial == pytest.approx(2 * m)
+    assert m[0] < -0.01
 
 
 @BOTH
