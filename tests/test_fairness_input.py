@@ -238,9 +238,7 @@ def test_a_rate_of_few_rows_brings_a_warning(kind):
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "dual", [None, pytest.param("auto", marks=pytest.mark.xfail(reason="the law is a local function", strict=True))]
-)
+@pytest.mark.parametrize("dual", [None, "auto"])
 def test_a_model_survives_pickle(kind, dual):
     model = few(kind, dual=dual, repair="plug-in")
     again = pickle.loads(pickle.dumps(model))
@@ -317,20 +315,14 @@ def test_scikit_learn_finds_nothing_wrong(estimator, check):
     check(estimator)
 
 
-# ------------------------------------------------------------------------------------------------ known faults
+# ------------------------------------------------------------------------------------------------ odd but right
 
 
-def faulty(reason):
-    return pytest.mark.xfail(reason=reason, strict=True)
-
-
-@faulty("the model of groups has no column for a group that a fold lacks")
 def test_a_group_of_two_rows_can_be_boosted():
     few("boosting", z=np.where(np.arange(300) < 2, "c", FEW.groups), random_state=1)
 
 
 @BOTH
-@faulty("an IndexError of numpy")
 def test_a_report_of_more_rows_than_labels_is_refused(kind):
     with pytest.raises(ValueError, match=r"300 rows .* 299"):
         few(kind).report_(FEW.features, FEW.labels[1:], FEW.groups[1:], curve=False)
@@ -338,52 +330,44 @@ def test_a_report_of_more_rows_than_labels_is_refused(kind):
 
 @BOTH
 @pytest.mark.parametrize("options", [{"folds": np.int64(2)}, {"slack": np.float32(0.1)}, {"slack": np.int64(1)}])
-@faulty("numpy's numbers are none")
 def test_settings_may_be_numbers_of_numpy(kind, options):
     few(kind, **options)
 
 
 @BOTH
-@faulty("a list of words and NaN becomes an array of words")
 def test_a_missing_group_in_a_list_is_refused(kind):
     with pytest.raises(ValueError, match="sensitive_features contains NaN or None"):
         few(kind, z=[math.nan if row % 2 else group for row, group in enumerate(FEW.groups)])
 
 
 @BOTH
-@faulty("only columns of floats are looked through")
 def test_a_missing_category_is_refused(kind):
     with pytest.raises(ValueError, match="column 'colour'"):
         few(kind, X=FEW.features.assign(colour=pandas.Categorical(without(FEW.features["colour"], 3, None))))
 
 
-@faulty("categories that are numbers are taken for numbers")
 def test_a_category_may_be_a_whole_number():
     X = pandas.DataFrame({"code": pandas.Categorical(np.arange(300) % 3)})
     assert few("boosting", X=X).codes_.categorical == [0]
 
 
 @BOTH
-@faulty("groups that are objects are never found again")
 def test_groups_may_be_what_pandas_cut_makes(kind):
     z = pandas.cut(FEW.features["x2"], 2)
     few(kind, z=z, dual=None, repair="thresholds").predict(FEW.features, z)
 
 
 @BOTH
-@faulty("the slack of with_repair is not looked at")
 def test_a_slack_of_another_repair_is_checked(kind):
     with pytest.raises(ValueError, match="slack must be a number"):
         few(kind).with_repair("plug-in", slack=-1.0)
 
 
-@faulty("dual_ takes the chances of groups where fit took the groups themselves")
 def test_the_scouted_rule_of_heads_can_be_used_again():
     model = few("network", estimators="heads")
     assert model.dual_() == model.fits_[0].lagrangian.rules[0]
 
 
-@faulty("optimizer=… hides lr and weight_decay from the checkpoint")
 @pytest.mark.parametrize("options", [{"lr": 1e-3}, {"weight_decay": 0.5}])
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path, options):
     few("network", checkpoint=tmp_path)
@@ -392,7 +376,6 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path, options):
 
 
 @BOTH
-@faulty("the repr of numpy's strings")
 def test_messages_name_groups_as_they_are_written(kind):
     with pytest.raises(ValueError, match="one group only, 'a'"):
         few(kind, z=np.full(300, "a"))

@@ -56,7 +56,7 @@ class Saved:
             **facts,
             **task.fingerprint(),
             "constraints": [_describe(constraint) for constraint in settings.constraints],
-            "optimizer": type(optimizer).__name__,
+            "optimizer": f"{type(optimizer).__name__} {_numbers(optimizer.defaults)}",
             "schedule": getattr(settings.schedule, "__qualname__", settings.schedule),
             "loss": getattr(settings.loss, "__qualname__", type(settings.loss).__name__),
             "epochs": settings.epochs,
@@ -155,6 +155,11 @@ def _describe(constraint: Constraint) -> list[Any]:
     return [
         constraint.name, constraint.kind, constraint.degree, constraint.multiplier, detail, slack, constraint.cap, exact
     ]  # fmt: skip
+
+
+def _numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are numbers; the learning rate has a place of its own."""
+    return {name: value for name, value in settings.items() if name != "lr" and isinstance(value, int | float | tuple)}
 
 
 def _plain(value: Any) -> Any:

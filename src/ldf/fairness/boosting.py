@@ -14,7 +14,7 @@ from ..dual import Dual, Fixed
 from ..lagrangian import Lagrangian, pool
 from ..text import Progress
 from .encoding import Codes
-from .estimator import FairEstimator, Forecast, Given, Repair, automatic, held_out
+from .estimator import FairEstimator, Forecast, Given, Repair, held_out
 from .rates import Floats, Ints, sigmoid
 
 Arrays = NDArray[Any]
@@ -83,6 +83,13 @@ class Trees:
         """The sum of some trees' scores."""
         found = self.booster.predict(features, raw_score=True, start_iteration=start, num_iteration=count)
         return np.asarray(found, dtype=np.float64)
+
+    def forget(self) -> Floats:
+        """Let go of the rows; the scores of the held-out ones are returned."""
+        self.booster.free_dataset()
+        scores = self.scores
+        del self.held, self.targets, self.batch, self.unseen, self.weight, self.scores
+        return scores
 
     def predict(self, features: Arrays) -> Floats:
         """P(y = 1)."""
@@ -170,7 +177,7 @@ class FairBoostingClassifier(FairEstimator):
         }
 
     def _train(self, given: Given, folds: int | None, seed: int) -> tuple[Forecast, Ints]:
-        if not isinstance(self.trees, int) or self.trees < 1:
+        if not isinstance(self.trees, int | np.integer) or self.trees < 1:
             raise ValueError(f"trees must be a whole number ≥ 1, got {self.trees!r}")
         if self.dual is not None and self.dual != "auto" and not isinstance(self.dual, Dual):
             raise ValueError(f"dual must be 'auto', None or a rule such as ldf.Ascent(0.1), got {self.dual!r}")
@@ -193,12 +200,12 @@ class FairBoostingClassifier(FairEstimator):
         if self.dual == "auto":
             assert of_groups is not None
             scouts = self._grow(given, features, own, held, None, seed)
-            free = sigmoid(np.concatenate([one.scores for one in scouts])[order])
-            rule = automatic(self.rates_, free, of_groups, given.cells[rows], self.slack)
+            free = sigmoid(np.concatenate([one.forget() for one in scouts])[order])
+            rule = self._automatic(free, of_groups, given.groups[rows], given.cells[rows], self.slack)
         elif self.dual is not None:
             rule = self.dual
         self.models_ = self._grow(given, features, own, held, rule, seed)
-        positive = sigmoid(np.concatenate([one.scores for one in self.models_])[order])
+        positive = sigmoid(np.concatenate([one.forget() for one in self.models_])[order])
         return Forecast(positive, of_groups, free), rows
 
     def _grow(
@@ -207,7 +214,7 @@ class FairBoostingClassifier(FairEstimator):
         """All folds' boosters side by side, with one set of multipliers."""
         laws = []
         if rule is not None:
-            laws = [self.rates_.law(self.slack, "violation" if isinstance(rule, Fixed) else "satisfiability")]
+            laws = [self.rates_.law(float(self.slack), "violation" if isinstance(rule, Fixed) else "satisfiability")]
         updates = len(range(0, self.trees, UPDATE_EVERY))
         settings, categorical = self._settings(seed), self.codes_.categorical
         models = [
@@ -246,11 +253,14 @@ class FairBoostingClassifier(FairEstimator):
         return np.concatenate([features, labels[:, None].astype(np.float64)], axis=1)
 
     def _chances_of(self, scout: Any, features: Arrays) -> Floats:
-        """[n, G], or [n, 2G] for both labels."""
-        if self.rates_.constraint == "demographic parity":
-            return np.asarray(scout.predict_proba(features))
-        labels = (np.full(len(features), label) for label in (0, 1))
-        return np.concatenate([scout.predict_proba(self._with_labels(features, each)) for each in labels], axis=1)
+        """[n, G], or [n, 2G] for both labels; zero for a group that the scout never saw."""
+        parts = []
+        for label in (0,) if self.rates_.constraint == "demographic parity" else (0, 1):
+            chances = np.zeros((len(features), len(self.groups_)))
+            rows = self._with_labels(features, np.full(len(features), label))
+            chances[:, scout.classes_] = scout.predict_proba(rows)
+            parts.append(chances)
+        return np.concatenate(parts, axis=1)
 
     def _forecast(self, X: Any, groups: Ints | None, chances: bool) -> Forecast:
         features = self.codes_.transform(X)

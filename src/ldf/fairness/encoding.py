@@ -95,6 +95,8 @@ class Codes:
 
 def columns_of(X: Any) -> list[NDArray[Any]]:
     """The columns of a DataFrame or of an array [n, d], numbers as numbers and everything else as objects."""
-    if hasattr(X, "columns"):
-        return [np.asarray(X.iloc[:, index]) for index in range(X.shape[1])]
-    return list(np.asarray(X).T)
+    if not hasattr(X, "columns"):
+        return list(np.asarray(X).T)
+    columns = [X.iloc[:, index] for index in range(X.shape[1])]
+    # A category may be written as a number: it is none.
+    return [np.asarray(c, dtype=object) if str(c.dtype) == "category" else np.asarray(c) for c in columns]

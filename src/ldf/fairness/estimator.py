@@ -97,6 +97,11 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
         """Whether a prediction needs the group."""
         return self.repair == "thresholds"
 
+    @property
+    def _told_groups(self) -> bool:
+        """Whether the model itself is told the group, and can move each group's boundary by itself."""
+        return False
+
     # ------------------------------------------------------------- fit
 
     def fit(self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None) -> FairEstimator:
@@ -115,8 +120,8 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
         folds: int | None
         if self.folds == "auto":
             folds = FOLDS if rows < MANY else None
-        elif self.folds is None or (isinstance(self.folds, int) and 2 <= self.folds <= rows):
-            folds = self.folds
+        elif self.folds is None or (isinstance(self.folds, int | np.integer) and 2 <= self.folds <= rows):
+            folds = int(self.folds) if self.folds is not None else None
         else:
             raise ValueError(f"folds must be 'auto', None or a number from 2 to the {rows} rows, got {self.folds!r}")
         if folds is not None:
@@ -151,6 +156,7 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
         other = copy.copy(self)
         other.repair = repair
         other.slack = self.slack if slack is None else slack
+        other._check_slack()
         other.rule_ = other._repaired()
         return other
 
@@ -159,11 +165,19 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
         """Whether anything is constrained at all."""
         return self.dual is not None or self.repair is not None
 
+    def _check_slack(self) -> None:
+        if not (isinstance(self.slack, int | float | np.number) and np.isfinite(self.slack) and self.slack >= 0):
+            raise ValueError(f"slack must be a number ≥ 0, got {self.slack!r}")
+
+    def _automatic(self, free: Floats, of_groups: Floats, groups: Ints, cells: Ints, slack: float) -> Ascent:
+        """Dual ascent from the closed form, as `automatic` has it, with what the model is told of groups."""
+        told = np.eye(len(self.groups_))[groups] if self._told_groups else of_groups
+        return automatic(self.rates_, free, told, cells, float(slack))
+
     def _read(self, X: Any, y: Any, sensitive_features: Any, sample_weight: Any) -> Given:
         if self.repair not in (None, "plug-in", "thresholds"):
             raise ValueError(f"repair must be None, 'plug-in' or 'thresholds', got {self.repair!r}")
-        if not (isinstance(self.slack, int | float) and np.isfinite(self.slack) and self.slack >= 0):
-            raise ValueError(f"slack must be a number ≥ 0, got {self.slack!r}")
+        self._check_slack()
         constraint = canonical(self.constraint)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
@@ -180,7 +194,7 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
                 f"{len(self.classes_)} classes"
             )
         if len(self.classes_) < 2:
-            raise ValueError(f"y has one class only, {self.classes_[0]!r}: a classifier needs two")
+            raise ValueError(f"y has one class only, {str(self.classes_[0])!r}: a classifier needs two")
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weights.sum() > 0:
             raise ValueError("sample_weight is zero everywhere")
@@ -199,7 +213,7 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
             groups = groups.astype(np.int64)
             if len(self.groups_) < 2 and self._forced:
                 raise ValueError(
-                    f"sensitive_features has one group only, {self.groups_[0]!r}: there is nothing to compare"
+                    f"sensitive_features has one group only, {str(self.groups_[0])!r}: there is nothing to compare"
                 )
         self.rates_ = Rates(constraint, tuple(str(group) for group in self.groups_))
         cells = self.rates_.cells(groups, labels)
@@ -224,10 +238,13 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
             if len(X) == 0:
                 raise ValueError("Found array with 0 sample(s): X has no rows")
             for name, column in zip(X.columns, columns_of(X), strict=True):
-                if column.dtype.kind in "fc" and not np.isfinite(column).all():
+                numbers = column.dtype.kind in "fc"
+                bad = ~np.isfinite(column) if numbers else _missing_in(column)
+                if bad.any():
+                    what = "NaN or infinity" if numbers else "a missing value"
                     raise ValueError(
-                        f"X: column {name!r} has NaN or infinity, first in row {int((~np.isfinite(column)).argmax())}; "
-                        "fill it, with sklearn.impute.SimpleImputer for example"
+                        f"X: column {name!r} has {what}, first in row {int(bad.argmax())}; fill it, with "
+                        "sklearn.impute.SimpleImputer for example"
                     )
             return X
         return validate_data(self, X, reset=reset, dtype="numeric")
@@ -277,7 +294,7 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
         numbers, unseen = self._numbers(names)
         if unseen.size:
             raise ValueError(
-                f"group {unseen[0]!r} was not seen in training; known are {', '.join(map(str, self.groups_))}"
+                f"group {str(unseen[0])!r} was not seen in training; known are {', '.join(map(str, self.groups_))}"
             )
         return numbers
 
@@ -325,6 +342,8 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
             raise ValueError("report_ needs X, y and sensitive_features together, or none of them")
         _refuse_missing("y", y)
         names = read_groups(sensitive_features, len(column_or_1d(y)), fitting=False)
+        if len(X) != len(names):
+            raise ValueError(f"X has {len(X)} rows and y has {len(names)}: inconsistent numbers of samples")
         decided = self.predict(X, sensitive_features if self._attribute_needed else None) == self.classes_[1]
         labels = np.asarray(column_or_1d(y) == self.classes_[1]).astype(np.int64)
         strange = set(np.unique(column_or_1d(y)).tolist()) - set(self.classes_.tolist())
@@ -335,7 +354,9 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
         if unseen.size or len(self.groups_) < 2:
             if len(self.groups_) > 1:
                 warnings.warn(
-                    f"group {unseen[0]!r} was not seen in training: nothing holds its rate", UserWarning, stacklevel=2
+                    f"group {str(unseen[0])!r} was not seen in training: nothing holds its rate",
+                    UserWarning,
+                    stacklevel=2,
                 )
             everyone = np.unique(names.astype(str))
             groups = np.searchsorted(everyone, names.astype(str)).astype(np.int64)
@@ -364,7 +385,7 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
         free = self._unconstrained()
         if free is None or free.of_groups is None:
             raise ValueError("dual_ needs a model fitted with dual='auto', or with dual=None and repair='plug-in'")
-        return automatic(self.rates_, free.positive, free.of_groups, self.given_.cells, slack)
+        return self._automatic(free.positive, free.of_groups, self.given_.groups, self.given_.cells, slack)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -397,7 +418,7 @@ def held_out(rows: int, folds: int | None, seed: int) -> list[Tensor]:
 def read_groups(sensitive_features: Any, rows: int, fitting: bool = True) -> NDArray[Any]:
     """[n] names of groups, text or whole numbers; the columns of several attributes joined."""
     _refuse_missing("sensitive_features", sensitive_features)
-    values = np.asarray(sensitive_features)
+    values = _as_array(sensitive_features)
     if values.ndim == 2 and values.shape[1] > 1:
         values = np.array([", ".join(map(str, row)) for row in values])
     elif values.ndim == 2:
@@ -405,7 +426,8 @@ def read_groups(sensitive_features: Any, rows: int, fitting: bool = True) -> NDA
     if values.ndim != 1 or len(values) != rows:
         raise ValueError(f"sensitive_features must have a group for each of the {rows} rows, got {list(values.shape)}")
     if values.dtype.kind == "O":
-        values = values.astype(str) if any(isinstance(value, str) for value in values) else np.array(values.tolist())
+        numbers = all(isinstance(value, int | float | np.number | np.bool_) for value in values)
+        values = np.array(values.tolist()) if numbers else values.astype(str)
     if values.dtype.kind == "b":
         return values.astype(np.int64)
     if fitting and values.dtype.kind in "fiu":
@@ -421,16 +443,24 @@ def read_groups(sensitive_features: Any, rows: int, fitting: bool = True) -> NDA
 
 def _refuse_missing(what: str, values: Any) -> None:
     """Name the first row without a value."""
-    array = np.asarray(values)
-    if array.dtype.kind == "f":
-        missing = np.isnan(array)
-    elif array.dtype.kind == "O":
-        missing = np.vectorize(_missing, otypes=[bool])(array) if array.size else np.zeros(array.shape, dtype=bool)
-    else:
-        return
+    missing = _missing_in(_as_array(values))
     if missing.any():
         row = int(np.argwhere(missing)[0][0])
         raise ValueError(f"Input {what} contains NaN or None: {int(missing.sum())} missing values, first in row {row}")
+
+
+def _as_array(values: Any) -> NDArray[Any]:
+    """As it is; of a list objects, for numpy would make words of what is missing between words."""
+    return np.array(values, dtype=object) if isinstance(values, list | tuple) else np.asarray(values)
+
+
+def _missing_in(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where an array has nothing."""
+    if array.dtype.kind == "f":
+        return np.asarray(np.isnan(array))
+    if array.dtype.kind == "O" and array.size:
+        return np.asarray(np.vectorize(_missing, otypes=[bool])(array))
+    return np.zeros(array.shape, dtype=bool)
 
 
 def _missing(value: Any) -> bool:

@@ -18,7 +18,7 @@ from ..engine import chunks, evaluating
 from ..replicas import fit_many
 from ..training import Fit
 from .encoding import Encoder, Encoding
-from .estimator import FairEstimator, Forecast, Given, Repair, automatic, held_out
+from .estimator import FairEstimator, Forecast, Given, Repair, held_out
 from .rates import Floats, Ints, sigmoid
 
 Estimators = Literal["shared", "heads", "separate"]
@@ -184,7 +184,11 @@ class FairClassifier(FairEstimator):
 
     @property
     def _attribute_needed(self) -> bool:
-        return super()._attribute_needed or self.estimators != "shared"
+        return super()._attribute_needed or self._told_groups
+
+    @property
+    def _told_groups(self) -> bool:
+        return self.estimators != "shared"
 
     @property
     def multipliers_(self) -> Floats:
@@ -230,14 +234,14 @@ class FairClassifier(FairEstimator):
         if self.dual == "auto":
             assert free is not None
             assert of_groups is not None
-            # A network that is told the group moves each group's boundary by itself.
-            known = of_groups if self.estimators == "shared" else np.eye(count)[given.groups[rows]]
-            rule = automatic(self.rates_, free, known, given.cells[rows], self.slack)
+            rule = self._automatic(free, of_groups, given.groups[rows], given.cells[rows], self.slack)
         elif self.dual is not None:
             rule = self.dual
         constraints: list[Constraint] = []
         if rule is not None:
-            constraints = [self.rates_.law(self.slack, "violation" if isinstance(rule, Fixed) else "satisfiability")]
+            constraints = [
+                self.rates_.law(float(self.slack), "violation" if isinstance(rule, Fixed) else "satisfiability")
+            ]
         self.fits_ = self._fit(
             lambda: Decider(inputs.shape[1], self.hidden, self.estimators, count, self.dropout),
             data, cross_entropy, constraints, rule, folds, seed, "decider",
@@ -269,6 +273,7 @@ class FairClassifier(FairEstimator):
             folds=folds,
             epochs=self.epochs,
             batch_size=min(max(len(data["cell"]) // 64, 32), 512) if self.batch_size == "auto" else self.batch_size,
+            lr=self.lr,
             optimizer=self._optimizer,
             schedule="cosine",
             keep="last",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -82,6 +83,11 @@ class Rates:
         together = torch.cat(parts)
         return together if columns else together[:, 0]
 
+    def both(self, means: Tensor) -> Tensor:
+        """σ and −σ."""
+        sigma = self.compare(means)
+        return torch.cat([sigma, -sigma])
+
     def cells(self, groups: Ints, labels: Ints) -> Ints:
         """[n]: the cell of each row, −1 where its rate is in none."""
         if self.constraint == "demographic parity":
@@ -136,24 +142,13 @@ class Rates:
             raise ValueError(f"slack must be a number ≥ 0, got {slack!r}")
         names = [f"{group}, {event}" if event != "all" else group for event in self.events for group in self.groups]
 
-        def expected(logits: Tensor, batch: Any) -> Tensor:
-            return torch.sigmoid(logits[:, :1])
-
-        def decided(logits: Tensor, batch: Any) -> Tensor:
-            return (logits[:, :1] > 0).to(logits.dtype)
-
         if degree == "violation":
             scope = Groups("cell", self.count, compare=self.compare, names=names)
             return equality(name, expected, scope=scope, slack=slack, multiplier="column")
         if slack == 0:
             scope = Groups("cell", self.count, compare=self.compare, names=names)
             return equality(name, expected, scope=scope, degree=degree, multiplier="column", exact=decided)
-
-        def both(means: Tensor) -> Tensor:
-            sigma = self.compare(means)
-            return torch.cat([sigma, -sigma])
-
-        scope = Groups("cell", self.count, compare=both, names=names)
+        scope = Groups("cell", self.count, compare=self.both, names=names)
         return inequality(name, expected, scope=scope, degree=degree, multiplier="column", slack=slack, exact=decided)
 
     def initial(self, multipliers: Floats, slack: float) -> tuple[float, ...]:
@@ -171,9 +166,26 @@ def covariance(groups: tuple[str, ...], shares: Floats) -> Constraint:
     """
     if len(groups) != 2:
         raise ValueError(f"the covariance with a group's membership is of two groups, got {len(groups)}")
-    product = float(np.prod(shares))
-    scope = Groups("cell", 2, compare=lambda means: product * every_pair(means), names=list(groups))
-    return equality("covariance", lambda logits, batch: logits[:, :1], scope=scope, multiplier="column")
+    scope = Groups("cell", 2, compare=partial(_scaled, float(np.prod(shares))), names=list(groups))
+    return equality("covariance", _logit, scope=scope, multiplier="column")
+
+
+def expected(logits: Tensor, batch: Any) -> Tensor:
+    """The probability of a positive decision, [n, 1]."""
+    return torch.sigmoid(logits[:, :1])
+
+
+def decided(logits: Tensor, batch: Any) -> Tensor:
+    """The decision, 0 or 1, [n, 1]."""
+    return (logits[:, :1] > 0).to(logits.dtype)
+
+
+def _logit(logits: Tensor, batch: Any) -> Tensor:
+    return logits[:, :1]
+
+
+def _scaled(scale: float, means: Tensor) -> Tensor:
+    return scale * every_pair(means)
 
 
 def canonical(constraint: str) -> str:
