@@ -215,11 +215,13 @@ def paper_relaxed(
 ) -> dict[float, Scores]:
     """M_C^D of the paper's recipe with |σ| ≤ ε, ε a share of the labels' own gap; by share."""
     stack = Stack.of(reading, folds)
-    found = {}
-    for share in shares:
-        law = stack.rates.law(share * abs(reading.gap))
-        found[share] = stack.scores(stack.train([law], {"MCD": ascent(STEP)}, epochs or EPOCHS))
-    return found
+    # All slacks in one stack: each model has a multiplier for its own, and none for the others'.
+    names = {share: f"{NAME} {share}" for share in shares}
+    laws = [stack.rates.law(share * abs(reading.gap), name=name) for share, name in names.items()]
+    idle: dict[str, Dual] = {name: Fixed(0.0) for name in names.values()}
+    duals = {str(share): idle | {name: ascent(STEP)} for share, name in names.items()}
+    scores = stack.scores(stack.train(laws, duals, epochs or EPOCHS))
+    return {share: {"MCD": scores[str(share)]} for share in shares}
 
 
 KINDS: dict[str, Callable[..., FairEstimator]] = {

@@ -50,6 +50,12 @@ NAMES = {
 }
 """What the models of our recipe are called in the tables."""
 
+ROLES = {
+    "M": "#E69F00", "MC": "#009E73", "MCD": "#0072B2", "MCD expected": "#56B4E9", "MCD separate": "#CC79A7",
+    "Zafar": "#8C6D31", "linear": "#888888", "M + plug-in": "#D55E00", "M + thresholds (z)": "#000000",
+}  # fmt: skip
+"""Colours in the pictures of trade-offs; a square is of boosted trees."""
+
 NOTES = (
     "DT is |rate of positive decisions in one group − in the other| on test rows, the mean over five folds as in the "
     "paper; signed DT is the mean of the signed difference (second group − first, in alphabetical order), which chance "
@@ -64,8 +70,8 @@ NOTES = (
     "signed and moved by the 0/1 rates of the epoch's decisions, which DT is made of, with the step 0.7. (The printed "
     "step is 1e-4: 100 epochs of a gap of .2 then move a multiplier to .002, and nothing changes.) MCD expected: "
     "ν = |σ| of expected rates for both, as printed, with the step 0.7. MCD separate: the same with the objective of "
-    "M, M₀ and M₁, where each group is decided by its own network and the attribute is needed at prediction. Zafar: no "
-    "covariance of z and the logit, by the same ascent and network.",
+    "M, M₀ and M₁, where each group is decided by its own network and the attribute is needed at prediction (on one "
+    "reading of each data set). Zafar: no covariance of z and the logit, by the same ascent and network.",
     "Tuned recipe: five networks (one-hot and piecewise-linear encoding, 2 × 64), or boosters of LightGBM, each "
     "trained without one fifth of the training rows; multipliers start where the closed form puts them and ascend by "
     "signed, out-of-fold 0/1 rates. M + plug-in: the closed form on M itself. (z): the attribute is needed at "
@@ -169,7 +175,9 @@ def jobs_of(options: Options, relaxed: bool = False, traces: bool = False) -> li
     for reading in options.readings:
         make = partial(Job, reading=reading, folds=options.folds, epochs=options.epochs)
         if "paper" in options.recipes:
-            kinds = [f"paper{more}"] if relaxed or traces else ["paper", "paper-separate"]
+            kinds = [f"paper{more}"]
+            if reading in PANELS and not relaxed and not traces:
+                kinds.append("paper-separate")
             jobs += [make(kind, fold=None) for kind in kinds]
         if "tuned" in options.recipes:
             jobs += [make(kind + more, fold=fold) for kind in study.KINDS for fold in range(options.folds)]
@@ -347,6 +355,10 @@ def tradeoff_figure(
     for place, ((recipe, own), axes) in enumerate(zip(scores.items(), panels, strict=True)):
         models = [model for model in own if model != "mean"]
         colours, markers = palette(models), markers_of(models)
+        for model in models:
+            role = model.removeprefix("boosting ")
+            if role in ROLES:
+                colours[model], markers[model] = ROLES[role], "s" if role != model else "o"
         if place == len(panels) - 1:
             for (name, points), dashes in zip(curves.items(), ("-", "--"), strict=False):
                 axes.plot(*zip(*points, strict=True), color="#999999", linestyle=dashes, linewidth=1.2, zorder=1)
