@@ -378,7 +378,7 @@ def tradeoff_figure(
         axes.set_xlabel("|signed DT|, mean over the folds", fontsize=9)
         axes.set_ylabel("accuracy", fontsize=9)
         axes.set_title(f"{reading} · {recipe}", fontsize=10)
-        axes.legend(fontsize=7.5, frameon=False, loc="lower right")
+        axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
     save(figure, path)
 
 
@@ -387,7 +387,11 @@ def relaxed_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     readings = list(dict.fromkeys(row["case"] for row in rows))
     names = list(dict.fromkeys((row["recipe"], row["model"]) for row in rows))
     labels = [f"{model} ({recipe})" for recipe, model in names]
-    colours, markers = palette(labels), markers_of(labels)
+    colours, markers = {}, {}
+    for (recipe, model), label in zip(names, labels, strict=True):
+        role = model.removeprefix("boosting ")
+        colours[label] = "#56B4E9" if recipe == "paper" else ROLES[role]
+        markers[label] = "D" if recipe == "paper" else "s" if role != model else "o"
     figure, panels = grid(2 * len(readings), 3.6, 3.0, columns=len(readings))
     for index, axes in enumerate(panels):
         reading, quantity = readings[index % len(readings)], ("DT", "accuracy")[index // len(readings)]
@@ -399,9 +403,14 @@ def relaxed_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
             ]
             places = [row["epsilon"] for row in own]
             style = {"color": colours[label], "marker": markers[label], "markersize": 4.5}
-            axes.errorbar(places, [row["mean"] for row in own], [row["std"] for row in own], linewidth=1.2, **style)
-            if own and own[0]["paper"] is not None:
-                axes.plot(places, [row["paper"] for row in own], linestyle=":", markerfacecolor="white", **style)
+            dashes = "--" if markers[label] == "s" else "-"
+            axes.errorbar(
+                places, [row["mean"] for row in own], [row["std"] for row in own], linewidth=1.2, elinewidth=0.8,
+                linestyle=dashes, **style,
+            )  # fmt: skip
+            if own and own[0]["paper"] is not None and label == labels[0]:
+                hollow = {"color": "#555555", "marker": "o", "markerfacecolor": "white", "markersize": 5}
+                axes.plot(places, [row["paper"] for row in own], linestyle=":", **hollow)
         if quantity == "DT":
             axes.set_title(reading, fontsize=10)
             ends = sorted({row["epsilon"] for row in rows if row["case"] == reading})
@@ -410,13 +419,17 @@ def relaxed_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.set_ylabel(quantity, fontsize=9)
         axes.tick_params(labelsize=8)
     handles = [key(colours[label], markers[label], colours[label]) for label in labels]
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False, fontsize=8)
+    handles.append(key("#555555", "o", "white"))
+    figure.legend(
+        handles, [*labels, "the paper's MCD"], loc="outside lower center", ncols=min(6, len(handles)), frameon=False,
+        fontsize=8,
+    )  # fmt: skip
     save(figure, path)
 
 
 def traces_figure(traces: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """A line of panels for each reading: accuracy on the left, DT on the right."""
-    colours = palette(TRACED)
+    colours = ROLES
     figure, panels = grid(2 * len(traces), 5.4, 2.7, columns=2)
     for index, axes in enumerate(panels):
         reading, quantity = list(traces)[index // 2], ("accuracy", "DT")[index % 2]
@@ -431,6 +444,11 @@ def traces_figure(traces: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         axes.tick_params(labelsize=8)
         if quantity == "DT":
             axes.set_ylim(bottom=0)
+        else:  # the first epochs are far below
+            later = [
+                v for model in TRACED for fold in traces[reading][model][quantity] for v in fold[len(fold) // 10 :]
+            ]
+            axes.set_ylim(min(later) - 0.02, max(later) + 0.01)
         if index >= len(panels) - 2:
             axes.set_xlabel("epoch", fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
