@@ -292,7 +292,6 @@ class GroupedBoostingClassifier(Grouped, FairBoostingClassifier):
 def expected_to_fail(model):
     found = {"check_sample_weight_equivalence_on_dense_data": "rates, folds and batches count rows, not weights"}
     if model.dual is not None:
-        found["check_estimators_pickle"] = "the law is a local function"
         found["check_classifiers_train"] = "the blobs lie left and right of the median: parity has its price"
     return found
 

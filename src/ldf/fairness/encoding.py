@@ -42,7 +42,9 @@ class Encoder:
         if column.dtype.kind not in "fiub":
             return "category", np.unique(column.astype(str))
         values = column.astype(np.float64)
-        spread = float(values.std()) or 1.0
+        spread = float(values.std())
+        if spread <= 1e-12 * float(np.abs(values).max()):  # a constant, but for rounding
+            spread = 1.0
         pieces: list[tuple[float, float]] = []
         if self.encoding == "piecewise" and len(values) > 1:
             tree = DecisionTreeClassifier(max_leaf_nodes=PIECES, min_samples_leaf=LEAST, random_state=0)

@@ -172,7 +172,11 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
     def _automatic(self, free: Floats, of_groups: Floats, groups: Ints, cells: Ints, slack: float) -> Ascent:
         """Dual ascent from the closed form, as `automatic` has it, with what the model is told of groups."""
         told = np.eye(len(self.groups_))[groups] if self._told_groups else of_groups
-        return automatic(self.rates_, free, told, cells, float(slack))
+        return automatic(self.rates_, free, told, cells, float(slack), self._speed(len(cells)))
+
+    def _speed(self, rows: int) -> float:
+        """How much of a gap one update of the multipliers is to close."""
+        return SPEED
 
     def _read(self, X: Any, y: Any, sensitive_features: Any, sample_weight: Any) -> Given:
         if self.repair not in (None, "plug-in", "thresholds"):
@@ -393,18 +397,21 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
         return tags
 
 
-def automatic(rates: Rates, positive: Floats, of_groups: Floats, cells: Ints, slack: float) -> Ascent:
+def automatic(
+    rates: Rates, positive: Floats, of_groups: Floats, cells: Ints, slack: float, speed: float = SPEED
+) -> Ascent:
     """Dual ascent from the closed form's multipliers, with a step that suits how much they move the gaps.
 
     Args:
         positive, of_groups: [n] P(y = 1 | x) and [n, G or 2G] the chances of groups, of rows not trained on.
         cells: [n], of the same rows.
+        speed: how much of a gap one update is to close.
     """
     chances = rates.chances(of_groups, positive)
     initial = 2 * solve(rates, positive, chances, cells, slack).multipliers
     whole = 2 * solve(rates, positive, chances, cells, 0.0).multipliers if slack else initial
     worth = float(np.linalg.norm(whole)) / max(float(np.linalg.norm(rates.gaps(positive > 0.5, cells))), 1e-6)
-    step = SPEED * min(max(worth, 0.1), 100.0)
+    step = speed * min(max(worth, 0.1), 100.0)
     return Ascent(step, normalise=False, reduce="mean", initial=rates.initial(initial, slack))
 
 

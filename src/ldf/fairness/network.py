@@ -23,6 +23,9 @@ from .rates import Floats, Ints, sigmoid
 
 Estimators = Literal["shared", "heads", "separate"]
 
+STEPS = 40
+"""In an epoch, for the multipliers to move at full speed."""
+
 
 class Decider(nn.Module):
     """Logits [n, k] of decisions; the first column decides.
@@ -272,7 +275,7 @@ class FairClassifier(FairEstimator):
             seeds=[seed],
             folds=folds,
             epochs=self.epochs,
-            batch_size=min(max(len(data["cell"]) // 64, 32), 512) if self.batch_size == "auto" else self.batch_size,
+            batch_size=self._batch(len(data["cell"])),
             lr=self.lr,
             optimizer=self._optimizer,
             schedule="cosine",
@@ -283,6 +286,14 @@ class FairClassifier(FairEstimator):
             checkpoint=Path(self.checkpoint) / name if self.checkpoint is not None else None,
             progress=self.progress,
         )
+
+    def _batch(self, rows: int) -> int:
+        """Rows of a batch."""
+        return min(max(rows // 64, 32), 512) if self.batch_size == "auto" else self.batch_size
+
+    def _speed(self, rows: int) -> float:
+        """In an epoch of few steps the weights cannot follow, and the multipliers must wait for them."""
+        return super()._speed(rows) * min(1.0, rows / self._batch(rows) / STEPS)
 
     def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=self.lr, weight_decay=self.weight_decay, fused=True)

@@ -219,7 +219,8 @@ def wilson(positive: float, rows: int, level: float = 0.95) -> tuple[float, floa
     share = positive / rows
     centre = (share + z * z / (2 * rows)) / (1 + z * z / rows)
     half = z / (1 + z * z / rows) * math.sqrt(share * (1 - share) / rows + z * z / (4 * rows * rows))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # At the ends exactly: rounding would leave the share itself out.
+    return 0.0 if positive == 0 else max(0.0, centre - half), 1.0 if positive == rows else min(1.0, centre + half)
 
 
 def newcombe(first: tuple[float, int], second: tuple[float, int], level: float = 0.95) -> tuple[float, float]:

@@ -64,9 +64,9 @@ class Report:
     """Decisions, labels and names of groups."""
 
     @property
-    def gap(self) -> Gap:
-        """The largest gap in size."""
-        return max(self.gaps, key=lambda gap: -1.0 if math.isnan(gap.gap) else abs(gap.gap))
+    def gap(self) -> Gap | None:
+        """The largest gap in size; None of one group."""
+        return max(self.gaps, key=lambda gap: -1.0 if math.isnan(gap.gap) else abs(gap.gap), default=None)
 
     @property
     def holds(self) -> bool:
@@ -156,7 +156,7 @@ class Report:
             right = grid[0][1]
             _, accuracies, gaps = zip(*self.curve, strict=True)
             right.plot(gaps, accuracies, color="#555555", linewidth=1.3, marker=".", label="any slack, in closed form")
-            if self.gaps:
+            if self.gap is not None:
                 at = abs(self.gap.gap)
                 right.plot(at, self.accuracy, "o", color="#D55E00", markersize=8, label="this classifier")
             right.set_xlabel("largest gap |σ|")
