@@ -179,8 +179,6 @@ class FairBoostingClassifier(FairEstimator):
     def _train(self, given: Given, folds: int | None, seed: int) -> tuple[Forecast, Ints]:
         if not isinstance(self.trees, int | np.integer) or self.trees < 1:
             raise ValueError(f"trees must be a whole number ≥ 1, got {self.trees!r}")
-        if self.dual is not None and self.dual != "auto" and not isinstance(self.dual, Dual):
-            raise ValueError(f"dual must be 'auto', None or a rule such as ldf.Ascent(0.1), got {self.dual!r}")
         self.codes_ = Codes().fit(given.X)
         features = self.codes_.transform(given.X)
         held = [rows.numpy() for rows in held_out(len(features), folds, seed)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas  # type: ignore[import-untyped]
+import pandas
 from numpy.typing import NDArray
 
 from ..data import DataError, locate

@@ -23,7 +23,7 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from ..dual import Ascent
+from ..dual import Ascent, Dual
 from ..replicas import fold_rows
 from .closed_form import Rule, solve
 from .encoding import columns_of
@@ -181,6 +181,8 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
     def _read(self, X: Any, y: Any, sensitive_features: Any, sample_weight: Any) -> Given:
         if self.repair not in (None, "plug-in", "thresholds"):
             raise ValueError(f"repair must be None, 'plug-in' or 'thresholds', got {self.repair!r}")
+        if self.dual is not None and self.dual != "auto" and not isinstance(self.dual, Dual):
+            raise ValueError(f"dual must be 'auto', None or a rule such as ldf.Ascent(0.1), got {self.dual!r}")
         self._check_slack()
         constraint = canonical(self.constraint)
         if y is None:

@@ -204,8 +204,6 @@ class FairClassifier(FairEstimator):
     def _train(self, given: Given, folds: int | None, seed: int) -> tuple[Forecast, Ints]:
         if self.estimators not in ("shared", "heads", "separate"):
             raise ValueError(f"estimators must be 'shared', 'heads' or 'separate', got {self.estimators!r}")
-        if self.dual is not None and self.dual != "auto" and not isinstance(self.dual, Dual):
-            raise ValueError(f"dual must be 'auto', None or a rule such as ldf.Ascent(0.1), got {self.dual!r}")
         if self.estimators != "shared" and len(self.groups_) < 2:
             raise ValueError(f"estimators={self.estimators!r} needs sensitive_features: one for each group")
         self.encoder_ = Encoder(self.encoding).fit(given.X, given.labels)
