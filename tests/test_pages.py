@@ -1,0 +1,142 @@
+"""Every code block of the README and of the documentation runs, page by page, each page in a folder of its own.
+
+    ```python    runs, in one namespace for the whole page
+    ```console   lines that begin with "$ " run in a shell; the others are their output
+    ```text      right after one of these: what it printed, "..." for what varies
+    ```yaml, ```csv, …   with title="name": the file is there for what follows
+
+A comment `<!-- needs: gas/GasLib-40.zip -->` skips the page, with a word why, where that public file cannot be had. Other
+blocks have no language, and nothing to run.
+"""
+
+import contextlib
+import doctest
+import io
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ldf import data
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)(?P<more>[^\n]*)\n(?P<body>.*?)^(?P=indent)```$", re.M | re.S)
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block of a page."""
+
+    language: str
+    title: str
+    body: str
+    line: int
+    follows: bool
+    """Nothing but white space stands between it and the block before."""
+
+
+def blocks(text: str) -> list[Block]:
+    """The code blocks of a page, in order."""
+    found, end = [], 0
+    for match in FENCE.finditer(text):
+        indent = match["indent"]
+        body = "".join(line.removeprefix(indent) for line in match["body"].splitlines(keepends=True))
+        title = re.search(r'title="([^"]+)"', match["more"])
+        line = text[: match.start()].count("\n") + 1
+        follows = not text[end : match.start()].strip()
+        found.append(Block(match["language"], title[1] if title else "", body, line, follows))
+        end = match.end()
+    return found
+
+
+def compare(page: Path, line: int, expected: str, printed: str) -> None:
+    """Whether this was printed, "..." standing for anything."""
+    checker = doctest.OutputChecker()
+    if not checker.check_output(expected, printed, FLAGS):
+        pytest.fail(f"{page.name}:{line}: expected\n{expected}\nprinted\n{printed}", pytrace=False)
+
+
+def shell(command: str, folder: Path) -> str:
+    """Run a line in a shell, with this environment's programs first; what it printed."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        command, shell=True, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=600
+    )
+    if done.returncode:
+        pytest.fail(f"{command}\nended with {done.returncode}:\n{done.stdout}\n{done.stderr}", pytrace=False)
+    return done.stdout
+
+
+def run(page: Path, folder: Path) -> None:
+    """Run all blocks of a page."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    printed = None
+    for block in blocks(page.read_text()):
+        if block.language == "python":
+            code = compile("\n" * block.line + block.body, str(page), "exec")
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                exec(code, names)
+            printed = out.getvalue()
+        elif block.language == "console":
+            for part in re.split(r"^\$ ", block.body, flags=re.M)[1:]:
+                command, _, expected = part.replace("\\\n", "").partition("\n")
+                printed = shell(command, folder)
+                if expected.strip():
+                    compare(page, block.line, expected, printed)
+        elif block.language == "text" and block.follows and printed is not None:
+            compare(page, block.line, block.body, printed)
+        elif block.title:
+            (folder / block.title).write_text(block.body)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in re.findall(r"<!-- needs: (\S+) -->", page.read_text()):
+        try:
+            data.locate(name)
+        except (data.DataError, OSError) as reason:
+            pytest.skip(f"{name} cannot be had: {reason}")
+    monkeypatch.chdir(tmp_path)
+    run(page, tmp_path)
+
+
+def test_blocks_know_language_title_and_what_they_follow() -> None:
+    text = '```python\nprint(1)\n```\n\n```text\n1\n```\nwords\n```csv title="a.csv"\nx\n```\n=== "tab"\n    ```console\n    $ ls\n    ```\n'
+    found = blocks(text)
+    assert [(b.language, b.title, b.body, b.line, b.follows) for b in found] == [
+        ("python", "", "print(1)\n", 1, True),
+        ("text", "", "1\n", 5, True),
+        ("csv", "a.csv", "x\n", 9, False),
+        ("console", "", "$ ls\n", 13, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```python\nprint(1)\n```\n```text\n2\n```\n",
+        "```python\nraise ValueError\n```\n",
+        "```console\n$ false\n```\n",
+        "```console\n$ echo one\ntwo\n```\n",
+    ],
+)
+def test_a_page_that_is_wrong_fails(text: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises((pytest.fail.Exception, ValueError)):
+        run(page, tmp_path)
+
+
+def test_a_right_page_passes(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        '```python\nx = 1\n```\n```python\nprint(x, "and more")\n```\n```text\n1 and ...\n```\n'
+        '```csv title="a.csv"\np,q\n```\n```console\n$ cat \\\n  a.csv\np,q\n$ echo done\n```\n'
+    )
+    run(page, tmp_path)
