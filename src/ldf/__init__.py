@@ -9,6 +9,7 @@ from .dual import Adam, Ascent, Augmented, Balanced, Dual, Fixed, NuPI
 from .history import History
 from .lagrangian import Lagrangian
 from .replicas import fit_many
+from .report import report
 from .scopes import Groups, PairBatches, Pairs, StratifiedBatches
 from .training import Fit, fit
 
@@ -41,4 +42,5 @@ __all__ = [
     "fit",
     "fit_many",
     "inequality",
+    "report",
 ]

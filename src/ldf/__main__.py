@@ -12,7 +12,9 @@ def main() -> None:
     try:
         app()
     except ModuleNotFoundError as missing:
-        sys.exit(f"ldf: this command needs {missing.name}: pip install 'ldf[all]'")
+        from .extras import explain
+
+        sys.exit(f"ldf: {explain(missing, sys.argv[1:])}")
     except (ValueError, OSError, ImportError) as error:
         sys.exit(f"ldf: {error}")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,6 +18,7 @@ from .transprecision import commands as transprecision
 
 if TYPE_CHECKING:
     from .proxies.problem import Problem, Solver
+    from .reproduce.plan import Job
 
 app = typer.Typer(
     name="ldf",
@@ -43,9 +46,6 @@ Table = Literal[
     "fairness-traces",
     "all",
 ]
-FAIR = ("fairness", "relaxed-fairness", "fairness-traces")
-"""The tables on fair classifiers."""
-
 Case = Annotated[
     str,
     typer.Argument(
@@ -91,11 +91,13 @@ def demo(
 
     A run that was stopped goes on where it was. Takes a few minutes on two cores.
     """
-    from .reproduce.networks import DEMO, Options, make
+    from .reproduce.networks import DEMO, Options, left, make
+    from .reproduce.plan import Job
 
     options = Options(
         cases=[case],
         samplings=["independent"],
+        recipes=["tuned"],
         samples=samples,
         seeds=seeds,
         epochs=epochs,
@@ -103,7 +105,9 @@ def demo(
         workers=workers,
         progress=True,
     )
-    _finish(make(DEMO, out, out / "work", options, _command()))
+    work = out / "work"
+    job = Job("demo", lambda: left(DEMO, work, options), lambda: make("demo", DEMO, out, work, options))
+    _report([job], out, workers)
 
 
 @app.command()
@@ -309,12 +313,13 @@ def reproduce(
     kernel: Annotated[
         list[str] | None, typer.Option(help="transprecision: a kernel; may be given several times.")
     ] = None,
-    sampling: Annotated[Modes, typer.Option(help="How demands are drawn.")] = "both",
-    recipe: Annotated[
-        Recipes | None,
-        typer.Option(help="The paper's recipe, ours, or both; by default ours for power and gas, else both."),
+    sampling: Annotated[
+        Modes | None, typer.Option(help="How demands are drawn; both by default, with --quick as in the paper: shared.")
     ] = None,
-    samples: Annotated[int | None, typer.Option(min=20, help="Labels; 4000 by default.")] = None,
+    recipe: Annotated[Recipes, typer.Option(help="The paper's recipe, ours, or both.")] = "both",
+    samples: Annotated[
+        int | None, typer.Option(min=20, help="Labels; 4000 by default, 1000 of independent demands on 300 buses.")
+    ] = None,
     epochs: Epochs = None,
     seeds: Annotated[
         int | None,
@@ -323,83 +328,56 @@ def reproduce(
             help="Networks of each kind, 5 by default; training sets for transprecision, 10; folds for fairness, 5.",
         ),
     ] = None,
-    repairs: Annotated[int, typer.Option(min=1, help="Test rows to repair, for violations.")] = 100,
-    quick: Annotated[bool, typer.Option("--quick", help="A look in minutes: few labels, epochs and seeds.")] = False,
+    repairs: Annotated[
+        int | None, typer.Option(min=1, help="Test rows to repair, for violations; 100 by default.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A look in ten minutes at most: few labels, epochs and seeds.")
+    ] = False,
     work: Annotated[
         Path | None,
         typer.Option(help="Where labels and networks lie, for tables to share; OUT/work by default."),
     ] = None,
     workers: Workers = None,
 ) -> None:
-    """Make a table of the paper again, from labels to page; goes on where it was stopped."""
-    place = work or out / "work"
-    command = _command()
-    recipes = [recipe] if recipe in ("paper", "tuned") else ["paper", "tuned"]
-    # With "all", a case says which tables are meant: a size transprecision, a reading fairness, a network the others.
-    sizes = [one for one in case or () if one.isdigit()]
-    readings = [one for one in case or () if one.startswith(("adult-", "default-", "bank-"))]
-    networks = [one for one in case or () if one not in (*sizes, *readings)]
-    if table in ("power-errors", "gas-errors", "violations") or (table == "all" and (networks or not case)):
-        from .reproduce.networks import TABLES, Options, make
+    """Make a table of the paper again, or all of them on one page, from labels to pictures.
 
-        options = Options(
-            cases=(networks if table == "all" else case) or None,
-            first=quick,
-            samplings=["shared", "independent"] if sampling == "both" else [sampling],
-            recipes=recipes if recipe else ["tuned"],
-            samples=samples or (400 if quick else 4000),
-            seeds=seeds or (2 if quick else 5),
-            epochs=epochs or (10 if quick else None),
-            repairs=min(repairs, 10) if quick else repairs,
-            workers=workers,
-            progress=True,
-        )
-        if table != "all":
-            _finish(make(TABLES[table], out, place, options, command))
-        else:
-            for name, each in TABLES.items():
-                if options.of(each.kinds):
-                    _finish(make(each, out / name, place, options, command))
-    if table == "transprecision" or (table == "all" and (sizes or not case)):
-        from .reproduce import transprecision as precision
+    Says first how long it will take, and goes on where it was stopped.
+    """
+    from .reproduce import plan
 
-        if table != "all" and len(sizes) < len(case or ()):
-            raise ValueError(
-                f"a case of transprecision is a size of training sets, such as 200; got {(case or [''])[0]!r}"
-            )
-        cells = precision.Options(
-            kernels=kernel or ["correlation"],
-            sizes=[int(size) for size in sizes] or (precision.SIZES[:1] if quick else precision.SIZES),
-            recipes=recipes,
-            sets=seeds or (2 if quick else 10),
-            epochs=epochs or (30 if quick else None),
-            workers=workers,
-            progress=True,
-        )
-        _finish(precision.make(out / "transprecision" if table == "all" else out, place, cells, command))
-    if table in FAIR or (table == "all" and (readings or not case)):
-        from .fairness.datasets import READINGS
-        from .reproduce import fairness
-
-        for name in FAIR if table == "all" else [table]:
-            usual = tuple(READINGS) if name == "fairness" else fairness.PANELS
-            chosen = fairness.Options(
-                readings=(readings if table == "all" else case) or (("bank-balanced-age",) if quick else usual),
-                recipes=recipes,
-                folds=seeds or (2 if quick else 5),
-                epochs=epochs or (8 if quick else None),
-                workers=workers,
-                progress=True,
-            )
-            _finish(fairness.MAKE[name](out / name if table == "all" else out, place, chosen, command))
+    wish = plan.Wish(
+        table=table,
+        cases=case,
+        kernels=kernel,
+        samplings=None if sampling is None else ["shared", "independent"] if sampling == "both" else [sampling],
+        recipes=["paper", "tuned"] if recipe == "both" else [recipe],
+        samples=samples,
+        epochs=epochs,
+        seeds=seeds,
+        repairs=repairs,
+        quick=quick,
+        workers=workers,
+    )
+    _report(plan.plan(wish, out, work or out / "work"), out, workers)
 
 
-def _finish(made: tuple[list[dict[str, Any]], Path]) -> None:
-    from .reproduce.report import terminal
+def _report(jobs: Sequence[Job], out: Path, workers: int | None, title: str = "") -> None:
+    """Say how long it takes, make the tables, and end with 1 where one of them is missing."""
+    from .reproduce import plan, targets
+    from .reproduce.tables import terminal
 
-    rows, page = made
-    typer.echo(terminal(rows))
-    typer.echo(f"\n{page}")
+    typer.echo(plan.expected(jobs, workers or os.cpu_count() or 1), err=True)
+    parts, missing, page = plan.run(jobs, out, _command(), title)
+    for part in parts:
+        typer.echo(terminal(part.rows) + "\n")
+    if len(parts) > 1:
+        typer.echo("\n".join(targets.summary(parts)) + "\n")
+    for name, reason in missing.items():
+        typer.echo(f"missing: {name}: {reason}", err=True)
+    typer.echo(page)
+    if missing:
+        raise typer.Exit(1)
 
 
 def _command() -> str:

@@ -73,6 +73,12 @@ class Fit:
         """Per constraint: largest and mean ν and the share of rows violated beyond the tolerance."""
         return self.lagrangian.certify(predictions, batch, tolerance)
 
+    def report(self, path: str | Path, title: str = "A model under constraints") -> Path:
+        """Write one HTML page: the doctor's findings, and loss, violations and multipliers over the epochs."""
+        from .report import report
+
+        return report(self, path, title)
+
 
 def fit(
     model: nn.Module,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Sequence
@@ -13,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..text import table, write_whole
+from ..figures import grid, save
+from ..text import table
 from .closed_form import solve
 from .rates import Floats, Ints, Rates, newcombe, wilson
 
@@ -129,14 +129,9 @@ class Report:
 
     def plot(self, path: str | Path) -> None:
         """Draw the rates with their intervals and the trade-off into a PNG file."""
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-
-        panels = 2 if self.curve else 1
-        figure, grid = pyplot.subplots(1, panels, figsize=(5.4 * panels, 3.8), squeeze=False, layout="constrained")
-        left = grid[0][0]
+        count = 2 if self.curve else 1
+        figure, panels = grid(count, 5.4, 3.8, columns=count)
+        left = panels[0]
         events = list(self.groups[0].rates)
         for index, event in enumerate(events):
             heights = [group.rates[event] for group in self.groups]
@@ -153,7 +148,7 @@ class Report:
             left.legend(frameon=False, fontsize=9)
         left.set_title(f"accuracy {self.accuracy:.4f}, {self.source}", fontsize=10)
         if self.curve:
-            right = grid[0][1]
+            right = panels[1]
             _, accuracies, gaps = zip(*self.curve, strict=True)
             right.plot(gaps, accuracies, color="#555555", linewidth=1.3, marker=".", label="any slack, in closed form")
             if self.gap is not None:
@@ -163,13 +158,7 @@ class Report:
             right.set_ylabel("accuracy")
             right.legend(frameon=False, fontsize=9, loc="lower right")
             right.set_title("what fairness costs", fontsize=10)
-        for axes in grid[0]:
-            axes.spines[["top", "right"]].set_visible(False)
-            axes.grid(axis="y", alpha=0.25)
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=140)
-        pyplot.close(figure)
-        write_whole(Path(path), buffer.getvalue())
+        save(figure, Path(path))
 
 
 def report(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..text import write_whole
+from ..figures import pyplot, save
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -82,16 +81,11 @@ def panels(before: Floats, after: Floats | None) -> dict[str, Floats]:
 
 def canvas(count: int, points: Floats) -> tuple[Any, list[Any]]:
     """A figure with `count` panels side by side, as high as the network needs, and their axes."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     low, high = points.min(0), points.max(0)
     middle, longer = (low + high) / 2, (high - low).max()
     width, height = high - low
     height = 7.2 * float(np.clip(height / max(width, 1e-9), 0.55, 1.0))
-    figure, grid = pyplot.subplots(
+    figure, grid = pyplot().subplots(
         1, count, figsize=(7.6 * count + 1.2, height + 1.6), squeeze=False, layout="constrained"
     )
     for axes in grid[0]:
@@ -162,8 +156,6 @@ def stroke(label: str, colour: str, width: float) -> Any:
 
 def finish(figure: Any, keys: Sequence[Any], columns: int, title: str, path: Path) -> None:
     """Put the legend below and the title above, and write the PNG whole or not at all."""
-    from matplotlib import pyplot
-
     figure.legend(
         handles=list(keys),
         loc="outside lower center",
@@ -175,7 +167,4 @@ def finish(figure: Any, keys: Sequence[Any], columns: int, title: str, path: Pat
     )
     if title:
         figure.suptitle(title, fontsize=14)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=130)
-    pyplot.close(figure)
-    write_whole(path, buffer.getvalue())
+    save(figure, path)

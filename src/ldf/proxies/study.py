@@ -16,7 +16,7 @@ import torch
 from ..text import Progress, write_whole
 from . import dataset
 from .evaluation import Scores, evaluate
-from .labelling import label
+from .labelling import DatasetError, label, read_manifest
 from .network import Rows
 from .problem import Problem
 from .repair import Certifier, Projection
@@ -49,9 +49,34 @@ class Study:
         """The data set's folder."""
         return self.folder / "labels"
 
-    def run(self, recipe: str, model: str, seed: int, epochs: int) -> Path:
-        """A run's folder."""
-        return self.folder / f"{recipe}-{epochs}" / f"{model}-{seed}"
+    @property
+    def labelled(self) -> bool:
+        """Whether the data set is complete."""
+        try:
+            return bool(read_manifest(self.labels)["complete"])
+        except DatasetError:
+            return False
+
+    def plan(self, recipes: Iterable[str], seeds: int, epochs: int | None) -> list[Run]:
+        """Every model of every recipe for every seed."""
+        return [
+            Run(recipe, model, seed, recipe_named(recipe).epochs if epochs is None else epochs)
+            for recipe in recipes
+            for seed in range(seeds)
+            for model in MODELS
+        ]
+
+    def folder_of(self, run: Run) -> Path:
+        """Where a run lies."""
+        return self.folder / f"{run.recipe}-{run.epochs}" / f"{run.model}-{run.seed}"
+
+    def done(self, run: Run) -> bool:
+        """Whether it is trained and scored."""
+        return (self.folder_of(run) / SCORES).exists()
+
+    def repairs_of(self, run: Run, rows: int) -> Path:
+        """The file of a run's repaired test rows."""
+        return self.folder_of(run) / f"repairs-{rows}.json"
 
     def label(self) -> dataset.Dataset:
         """The data set; what is missing is made."""
@@ -60,24 +85,19 @@ class Study:
 
     def train(self, recipes: Iterable[str], seeds: int, epochs: int | None) -> list[Run]:
         """Every model of every recipe for every seed, on all cores; those that are there already are kept."""
-        plan = [
-            Run(recipe, model, seed, recipe_named(recipe).epochs if epochs is None else epochs)
-            for recipe in recipes
-            for seed in range(seeds)
-            for model in MODELS
-        ]
-        todo = [run for run in plan if not (self._of(run) / SCORES).exists()]
-        jobs = [(str(self.labels), str(self._of(run)), asdict(run)) for run in todo]
+        plan = self.plan(recipes, seeds, epochs)
+        todo = [run for run in plan if not self.done(run)]
+        jobs = [(str(self.labels), str(self.folder_of(run)), asdict(run)) for run in todo]
         self._parallel(_train, jobs, "run", f"{self.problem.name} {self.sampling.mode}")
         return plan
 
     def scores(self, run: Run) -> Scores:
         """Errors and violations of a run on the test rows."""
-        return Scores(**json.loads((self._of(run) / SCORES).read_text()))
+        return Scores(**json.loads((self.folder_of(run) / SCORES).read_text()))
 
     def trained(self, run: Run) -> Trained:
         """The network of a run."""
-        return Trained.load(self._of(run), self.problem)
+        return Trained.load(self.folder_of(run), self.problem)
 
     def baselines(self) -> dict[str, Scores]:
         """Errors and violations of what a network has to beat."""
@@ -87,15 +107,13 @@ class Study:
 
     def repair(self, runs: Sequence[Run], rows: int) -> dict[Run, list[dict[str, Any]]]:
         """Project the first test rows of every run: for each its certificate, and how far the controls moved."""
-        jobs = [(str(self.labels), str(self._of(run)), rows) for run in runs if not self._repairs(run, rows).exists()]
+        jobs = [
+            (str(self.labels), str(self.folder_of(run)), rows)
+            for run in runs
+            if not self.repairs_of(run, rows).exists()
+        ]
         self._parallel(_repair, jobs, "repair", f"{self.problem.name} {self.sampling.mode}")
-        return {run: json.loads(self._repairs(run, rows).read_text()) for run in runs}
-
-    def _of(self, run: Run) -> Path:
-        return self.run(run.recipe, run.model, run.seed, run.epochs)
-
-    def _repairs(self, run: Run, rows: int) -> Path:
-        return self._of(run) / f"repairs-{rows}.json"
+        return {run: json.loads(self.repairs_of(run, rows).read_text()) for run in runs}
 
     def _parallel(self, work: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], unit: str, note: str) -> None:
         from joblib import Parallel, cpu_count, delayed

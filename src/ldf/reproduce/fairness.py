@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -15,12 +15,17 @@ import joblib
 
 from ..fairness import study
 from ..fairness.datasets import READINGS, load
+from ..figures import grid, key, markers_of, palette, save
 from ..text import Progress, write_whole
-from .figures import grid, key, markers_of, palette, save
-from .report import Figure, summary, write
+from .tables import Figure, Part, summary
 
 VERSION = 1
 """Of what is computed: results of another are not shown."""
+SECONDS = {
+    "paper": 220.0, "paper-separate": 130.0, "paper-relaxed": 125.0, "network": 29.0, "boosting": 13.0,
+    "network-relaxed": 32.0, "boosting-relaxed": 12.0,
+}  # fmt: skip
+"""Of one core, for a cell with all its epochs: what was measured on average."""
 QUANTITIES = ("accuracy", "DT", "signed DT")
 TRACED = ("M", "MC", "MCD", "Zafar")
 PANELS = ("adult-sex", "default-sex", "bank-balanced-age")
@@ -91,6 +96,7 @@ class Options:
     epochs: int | None = None
     workers: int | None = None
     progress: bool | None = None
+    quick: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,21 @@ class Job:
         return [Job(kind, self.reading, self.fold, self.folds, self.epochs)] if rest and kind != "paper" else []
 
 
+def available(options: Options) -> tuple[Options, dict[str, str]]:
+    """The options with the readings that can be had, and why others cannot; all of them missing is an error."""
+    missing: dict[str, str] = {}
+    for reading in options.readings:
+        if reading in READINGS:
+            try:
+                load(reading)
+            except (ValueError, OSError) as error:
+                missing[reading] = str(error)
+    kept = tuple(reading for reading in options.readings if reading not in missing)
+    if missing and not kept:
+        raise ValueError("; ".join(dict.fromkeys(missing.values())))
+    return replace(options, readings=kept), missing
+
+
 def jobs_of(options: Options, relaxed: bool = False, traces: bool = False) -> list[Job]:
     """All cells of a table: of the main one, of that with slack, or of the traces."""
     for name in options.readings:
@@ -182,6 +203,16 @@ def jobs_of(options: Options, relaxed: bool = False, traces: bool = False) -> li
         if "tuned" in options.recipes:
             jobs += [make(kind + more, fold=fold) for kind in study.KINDS for fold in range(options.folds)]
     return jobs
+
+
+def left(name: str, work: Path, options: Options) -> dict[Path, float]:
+    """What is still to be made, and how many seconds of one core each of it takes, as measured on one machine."""
+    if name == "fairness-traces":
+        options = replace(options, recipes=("paper",))
+    jobs = jobs_of(options, relaxed=name == "relaxed-fairness", traces=name == "fairness-traces")
+    every = list(dict.fromkeys([*(need for job in jobs for need in job.needs), *jobs]))
+    share = (options.epochs or study.EPOCHS) / study.EPOCHS
+    return {job.path(work): share * SECONDS[job.kind] for job in every if job.read(work) is None}
 
 
 def run(jobs: Sequence[Job], work: Path, options: Options) -> dict[Job, dict[str, Any]]:
@@ -246,17 +277,29 @@ def _set(reading: str) -> str:
     return reading.partition("-")[0]
 
 
-def _facts(options: Options, command: str, cells: Mapping[Job, Mapping[str, Any]]) -> dict[str, str]:
+def _part(
+    name: str,
+    title: str,
+    rows: Sequence[dict[str, Any]],
+    figures: Sequence[Figure],
+    notes: Sequence[str],
+    options: Options,
+    cells: Mapping[Job, Mapping[str, Any]],
+    missing: Mapping[str, str],
+    more: Mapping[str, str] | None = None,
+) -> Part:
     spent = sum(cell["seconds"] for cell in cells.values())
-    return {
-        "command": command,
+    facts = {
         "folds": f"{options.folds} of {study.FOLDS}, drawn with seed {study.SEED}, stratified by label and group",
         "computing time": f"{spent / 60:.1f} minutes of one core, in all cells",
+        **(more or {}),
     }
+    return Part(name, title, rows, figures, notes, facts, "folds", options.quick, missing)
 
 
-def make_fairness(out: Path, work: Path, options: Options, command: str) -> tuple[list[dict[str, Any]], Path]:
+def make_fairness(out: Path, work: Path, options: Options) -> Part:
     """Accuracy and DT of every model on every reading, and the trade-off as a picture."""
+    options, missing = available(options)
     cells = run(jobs_of(options), work, options)
     rows, figures = [], []
     for reading in options.readings:
@@ -267,7 +310,7 @@ def make_fairness(out: Path, work: Path, options: Options, command: str) -> tupl
         tradeoff_figure(reading, scores, curves_of(cells, reading), out / path)
         caption = f"{reading}: accuracy against DT, means over the folds; hollow: the paper; lines: the closed form"
         figures.append(Figure(path, caption))
-    return rows, write(out, "Fair classifiers", rows, figures, NOTES, _facts(options, command, cells))
+    return _part("fairness", "Fair classifiers", rows, figures, NOTES, options, cells, missing)
 
 
 def curves_of(cells: Mapping[Job, Mapping[str, Any]], reading: str) -> dict[str, list[tuple[float, float]]]:
@@ -283,8 +326,9 @@ def curves_of(cells: Mapping[Job, Mapping[str, Any]], reading: str) -> dict[str,
     return found
 
 
-def make_relaxed(out: Path, work: Path, options: Options, command: str) -> tuple[list[dict[str, Any]], Path]:
+def make_relaxed(out: Path, work: Path, options: Options) -> Part:
     """Accuracy and DT of M_C^D where a gap of ε is allowed."""
+    options, missing = available(options)
     jobs = jobs_of(options, relaxed=True)
     cells = run(jobs, work, options)
     rows: list[dict[str, Any]] = []
@@ -308,12 +352,13 @@ def make_relaxed(out: Path, work: Path, options: Options, command: str) -> tuple
                 rows += rows_of("relaxed-fairness", reading, recipe, scores, published, slack=share, epsilon=epsilon)
     relaxed_figure(rows, out / "relaxed.png")
     figures = [Figure("relaxed.png", "accuracy and DT against the slack; dotted: DT = ε; hollow: the paper")]
-    return rows, write(out, "Relaxed fairness", rows, figures, NOTES, _facts(options, command, cells))
+    return _part("relaxed-fairness", "Fair classifiers with a slack", rows, figures, NOTES, options, cells, missing)
 
 
-def make_traces(out: Path, work: Path, options: Options, command: str) -> tuple[list[dict[str, Any]], Path]:
+def make_traces(out: Path, work: Path, options: Options) -> Part:
     """Accuracy and DT on the held-out fold after every epoch, the paper's recipe."""
-    only = Options(options.readings, ("paper",), options.folds, options.epochs, options.workers, options.progress)
+    options, missing = available(options)
+    only = replace(options, recipes=("paper",))
     cells = run(jobs_of(only, traces=True), work, only)
     rows: list[dict[str, Any]] = []
     lines = ["reading,model,fold,epoch,accuracy,DT"]
@@ -331,8 +376,8 @@ def make_traces(out: Path, work: Path, options: Options, command: str) -> tuple[
     write_whole(out / "traces.csv", "\n".join(lines) + "\n")
     traces_figure({job.reading: cell["traces"] for job, cell in cells.items()}, out / "traces.png")
     caption = "accuracy and DT on the held-out fold over the epochs: mean over the folds, band: from least to most"
-    facts = _facts(only, command, cells) | {"all epochs": "traces.csv"}
-    return rows, write(out, "Traces of fair classifiers", rows, [Figure("traces.png", caption)], NOTES[:3], facts)
+    title, figures = "Fair classifiers over the epochs", [Figure("traces.png", caption)]
+    return _part("fairness-traces", title, rows, figures, NOTES[:3], only, cells, missing, {"all epochs": "traces.csv"})
 
 
 MAKE = {"fairness": make_fairness, "relaxed-fairness": make_relaxed, "fairness-traces": make_traces}

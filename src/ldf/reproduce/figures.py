@@ -1,96 +1,14 @@
-"""Figures of reports: errors by model, violations over the epochs, and what other figures are drawn with."""
+"""Pictures of tables: errors by model on a log scale, and quantities against a number."""
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..history import History
-from ..text import write_whole
-from .report import MODELS, Row, sections_of
-
-COLOURS = {
-    "mean": "#999999",
-    "linear": "#56B4E9",
-    "previous": "#CC79A7",
-    "M": "#E69F00",
-    "MC": "#009E73",
-    "MCD": "#0072B2",
-    "MCD repaired": "#D55E00",
-    "MCD directed": "#000000",
-    "LightGBM": "#7A4EAB",
-    "scikit-learn": "#8C6D31",
-}
-"""Okabe and Ito's colours, which people with any colour vision can tell apart, and two more."""
-
-OTHERS = ("#D55E00", "#000000", "#F0E442")
-"""Colours of models without one of their own."""
-
-OTHER_MARKERS = ("X", "*", "p")
-MARKERS = {
-    "mean": "v",
-    "linear": "^",
-    "previous": "P",
-    "M": "o",
-    "MC": "s",
-    "MCD": "D",
-    "MCD repaired": "X",
-    "MCD directed": "*",
-    "LightGBM": "p",
-    "scikit-learn": "h",
-}
-STYLES: dict[str, Any] = {"M": ":", "MC": "--", "MCD": "-"}
-
-
-def palette(models: Sequence[str]) -> dict[str, str]:
-    """The colour of each model."""
-    others = [model for model in models if model not in COLOURS]
-    return COLOURS | {model: OTHERS[i % len(OTHERS)] for i, model in enumerate(others)}
-
-
-def markers_of(models: Sequence[str]) -> dict[str, str]:
-    """The marker of each model."""
-    others = [model for model in models if model not in MARKERS]
-    return MARKERS | {model: OTHER_MARKERS[i % len(OTHER_MARKERS)] for i, model in enumerate(others)}
-
-
-def grid(panels: int, width: float, height: float, columns: int, sharey: bool = False) -> tuple[Any, list[Any]]:
-    """A figure and its panels, side by side and below each other."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    columns = min(columns, panels)
-    lines = math.ceil(panels / columns)
-    size = (width * columns, height * lines)
-    figure, grid = pyplot.subplots(lines, columns, figsize=size, squeeze=False, sharey=sharey, layout="constrained")
-    for axes in grid.flat[panels:]:
-        axes.remove()
-    for axes in grid.flat[:panels]:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.25)
-        axes.set_axisbelow(True)
-    return figure, list(grid.flat[:panels])
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write a PNG file, whole or not at all."""
-    from matplotlib import pyplot
-
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=140)
-    pyplot.close(figure)
-    write_whole(path, buffer.getvalue())
-
-
-def floor_of(values: Sequence[float]) -> float:
-    """Where a log scale begins: below all positive values; zeros are drawn there."""
-    positive = [value for value in values if value > 0 and math.isfinite(value)]
-    return min(positive) / 2.5 if positive else 0.1
+from ..figures import floor_of, grid, key, markers_of, palette, save
+from .tables import MODELS, Row, sections_of
 
 
 def errors_figure(rows: Sequence[Row], path: Path, quantity_names: Mapping[str, str]) -> None:
@@ -171,70 +89,6 @@ def errors_figure(rows: Sequence[Row], path: Path, quantity_names: Mapping[str, 
         [shown[name] for name in order], [name or "hollow: the paper" for name in order], loc="outside lower center",
         ncols=min(len(order), 4 if figure.get_figwidth() < 7 else 10), frameon=False, fontsize=9,
     )  # fmt: skip
-    save(figure, path)
-
-
-def key(colour: str, marker: str, face: str) -> Any:
-    """A marker of the legend."""
-    from matplotlib.lines import Line2D
-
-    return Line2D([], [], linestyle="", marker=marker, color=colour, markerfacecolor=face, markersize=6.5)
-
-
-def traces_figure(histories: Mapping[str, History], path: Path, titles: Mapping[str, str] | None = None) -> None:
-    """Draw the mean ν of every law over the epochs on a log scale, a panel a law, a line a model.
-
-    Args:
-        histories: by model; a model need not know every law.
-        titles: what to write above the panel of a law; others are headed by their name.
-    """
-    from matplotlib.lines import Line2D
-
-    laws = list(dict.fromkeys(law for history in histories.values() for law in history.constraints))
-    if not laws:
-        raise ValueError("there is no law in these histories; a column nu_mean/… of a history holds one")
-    colours = palette(list(histories))
-    columns = 3 if len(laws) > 4 or len(laws) == 3 else 2
-    figure, panels = grid(len(laws), 3.7 if len(laws) > 1 else 6.0, 2.6 if len(laws) > 1 else 3.8, columns)
-    for law, axes in zip(laws, panels, strict=True):
-        lines = {
-            model: (history["epoch"], history[f"nu_mean/{law}"])
-            for model, history in histories.items()
-            if law in history.constraints
-        }
-        values = [value for _, trace in lines.values() for value in trace if math.isfinite(value)]
-        floor = floor_of(values)
-        for model, (epochs, trace) in lines.items():
-            shown = [max(value, floor) if math.isfinite(value) else math.nan for value in trace]
-            only = {"marker": ".", "markersize": 7} if len(shown) == 1 else {}
-            axes.plot(epochs, shown, color=colours[model], linestyle=STYLES.get(model, "-."), linewidth=1.7, **only)
-        axes.set_yscale("log")
-        if values and max(values) <= 0:
-            axes.set_yticks([floor], ["0"])
-            axes.minorticks_off()
-            axes.text(
-                0.5, 0.6, "no violation at all", transform=axes.transAxes, ha="center", color="#666666", fontsize=9
-            )
-        elif min(values, default=1.0) <= 0:
-            axes.set_ylim(floor / 1.3, max(axes.get_ylim()[1], 10 * floor))
-            axes.set_yticks([tick for tick in axes.get_yticks() if floor < tick / 1.3 and tick <= axes.get_ylim()[1]])
-            axes.axhline(floor, color="#888888", linewidth=0.8, zorder=1)
-            axes.annotate(
-                "0", (1, floor), (3, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
-                va="center", fontsize=8,
-            )  # fmt: skip
-        axes.set_title((titles or {}).get(law, law), fontsize=10)
-        axes.tick_params(labelsize=8)
-    for axes in panels:
-        spec = axes.get_subplotspec()
-        if spec.is_first_col():
-            axes.set_ylabel("mean violation ν", fontsize=9)
-        if panels.index(axes) + columns >= len(panels):
-            axes.set_xlabel("epoch", fontsize=9)
-    keys = [
-        Line2D([], [], color=colours[model], linestyle=STYLES.get(model, "-."), linewidth=1.7) for model in histories
-    ]
-    figure.legend(keys, list(histories), loc="outside lower center", ncols=len(keys), frameon=False, fontsize=9)
     save(figure, path)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,15 +13,19 @@ import torch
 
 from ..batch import Batch
 from ..certificate import violations as violated
+from ..figures import multipliers_figure, traces_figure
+from ..history import History
 from ..proxies import dataset, kind_of, open_problem
 from ..proxies.network import Rows
 from ..proxies.repair import Projection
 from ..proxies.sampling import Mode, Sampling
 from ..proxies.study import Run, Study
 from ..proxies.training import MODELS
-from .figures import errors_figure, traces_figure
+from .figures import errors_figure
 from .published import PUBLISHED, REPAIRS
-from .report import Figure, summary, write
+from .tables import Figure, Part, summary
+
+LABELS = 4000
 
 
 @dataclass(frozen=True)
@@ -29,37 +34,51 @@ class Options:
 
     cases: Sequence[str] | None = None
     samplings: Sequence[Mode] = ("shared", "independent")
-    recipes: Sequence[str] = ("tuned",)
-    samples: int = 4000
+    recipes: Sequence[str] = ("paper", "tuned")
+    samples: int | None = None
+    """Labels; by default as many as can be had in reasonable time."""
     seeds: int = 5
     epochs: int | None = None
     repairs: int = 100
     workers: int | None = None
     progress: bool | None = None
-    first: bool = False
-    """Without cases: only the paper's first of each kind."""
+    quick: bool = False
 
     def of(self, kinds: Sequence[str]) -> list[tuple[str, str]]:
         """The cases of these kinds, each with its kind."""
         if self.cases is None:
-            return [(kind, case) for kind in kinds for case in PUBLISHED[kind].cases[: 1 if self.first else None]]
+            return [(kind, case) for kind in kinds for case in PUBLISHED[kind].cases]
         return [(kind_of(case), case) for case in self.cases if kind_of(case) in kinds]
 
-    def studies(self, work: Path, kinds: Sequence[str]) -> list[Study]:
-        """A study for each case of these kinds and each sampling; a network that cannot be had is told at once."""
+    def studies(self, work: Path, kinds: Sequence[str]) -> tuple[list[Study], dict[str, str]]:
+        """A study for each case of these kinds and each sampling; and the networks that cannot be had, with the reason.
+
+        One that was asked for by name, and cannot be had, is an error.
+        """
         cases = self.of(kinds)
         if not cases:
             raise ValueError(
                 f"{', '.join(self.cases or ())}: no network of the kind {' or '.join(kinds)} among the cases"
             )
-        found = []
+        found: list[Study] = []
+        missing: dict[str, str] = {}
         for kind, case in cases:
-            problem = open_problem(kind, case)
+            try:
+                problem = open_problem(kind, case)
+            except (ValueError, OSError) as error:
+                if self.cases is not None:
+                    raise
+                missing[case] = str(error)
+                continue
             for mode in self.samplings:
-                sampling = Sampling(mode=mode, hot_start=PUBLISHED[kind].hot_start.get(mode, 0.0))
-                folder = work / kind / f"{problem.name}-{mode}-{self.samples}"
-                found.append(Study(problem, sampling, self.samples, folder, self.workers, self.progress))
-        return found
+                published = PUBLISHED[kind]
+                samples = self.samples or published.labels.get((problem.name, mode), LABELS)
+                sampling = Sampling(mode=mode, hot_start=published.hot_start.get(mode, 0.0))
+                folder = work / kind / f"{problem.name}-{mode}-{samples}"
+                found.append(Study(problem, sampling, samples, folder, self.workers, self.progress))
+        if not found:
+            raise ValueError("; ".join(missing.values()))
+        return found, missing
 
 
 @dataclass(frozen=True)
@@ -89,53 +108,109 @@ TABLES = {
 DEMO = Table("Learning AC optimal power flow", ("power",), errors=True, repairs=True)
 
 
-def make(table: Table, out: Path, work: Path, options: Options, command: str) -> tuple[list[dict[str, Any]], Path]:
-    """Label, train, score, repair, draw and write, for every case and sampling.
-
-    Returns:
-        the rows of `results.json`, and the page's path.
-    """
+def make(name: str, table: Table, out: Path, work: Path, options: Options) -> Part:
+    """Label, train, score, repair and draw, for every case and sampling."""
     rows: list[dict[str, Any]] = []
     figures: list[Figure] = []
-    facts = {"command": command}
+    facts: dict[str, str] = {}
     names: dict[str, str] = {}
+    titles: dict[str, str] = {}
     notes: list[str] = []
-    for study in options.studies(work, table.kinds):
+    ascents: dict[str, dict[str, History]] = {recipe: {} for recipe in options.recipes}
+    studies, missing = options.studies(work, table.kinds)
+    for study in studies:
         problem, published = study.problem, PUBLISHED[study.problem.kind]
         data = study.label()
-        name = f"{problem.name}, {study.sampling.mode}"
+        about = f"{problem.name}, {study.sampling.mode}"
         failed = ", ".join(f"{count} {reason}" for reason, count in sorted(data.failures.items())) or "none failed"
-        facts[f"labels, {name}"] = f"{len(data)} rows of {data.draws} draws ({failed})"
+        facts[f"labels, {about}"] = f"{len(data)} rows of {data.draws} draws ({failed})"
         if problem.assumptions:
             facts[f"assumptions, {problem.name}"] = "; ".join(problem.assumptions)
         names |= published.names
+        titles |= {law: f"ν{number} {law}" for law, number in problem.laws.items()}
         notes += [note for note in published.notes if note not in notes]
         runs = study.train(options.recipes, options.seeds, options.epochs)
         if table.errors:
             rows += error_rows(study, runs, options.recipes)
             for recipe in options.recipes:
                 histories = {model: _first(study, runs, recipe, model).history for model in MODELS}
+                ascents[recipe][about] = histories["MCD"]
                 path = f"nu-{problem.name}-{study.sampling.mode}-{recipe}.png"
-                traces_figure(histories, out / path, {law: f"ν{n} {law}" for law, n in problem.laws.items()})
-                figures.append(Figure(path, f"Mean ν per law over the epochs: {name}, {recipe} recipe, seed 0"))
+                traces_figure(histories, out / path, titles)
+                caption = f"Mean ν per law over the epochs: {about}, {recipe} recipe, seed 0."
+                figures.append(Figure(path, caption, "Violations over the epochs"))
         if table.repairs:
             repaired = study.repair(runs, options.repairs)
-            rows += violation_rows(study, repaired, options.recipes)
+            rows += violation_rows(study, repaired, options)
             answers = [answer for found in repaired.values() for answer in found]
             certified = sum(answer["status"] == "certified" for answer in answers)
             cold = sum(answer["repair"] == "solver" for answer in answers)
-            facts[f"repairs, {name}"] = f"{certified} of {len(answers)} certified, {cold} by a cold solve"
-        for recipe in options.recipes:
-            path = f"network-{problem.name}-{study.sampling.mode}-{recipe}.png"
-            picture(study, _first(study, runs, recipe, "MCD"), data, out / path)
-            figures.append(Figure(path, f"A test row before and after repair: {name}, {recipe} recipe, MCD"))
+            facts[f"repairs, {about}"] = f"{certified} of {len(answers)} certified, {cold} by a cold solve"
+            for recipe in options.recipes:
+                path = f"network-{problem.name}-{study.sampling.mode}-{recipe}.png"
+                picture(study, _first(study, runs, recipe, "MCD"), data, out / path)
+                caption = f"The test row that keeps the laws least, before and after repair: {about}, {recipe}, MCD."
+                shown = "" if recipe == options.recipes[-1] and study is studies[0] else "Maps of the networks"
+                figures.append(Figure(path, caption, shown))
+    for recipe, histories in ascents.items():
+        if histories:
+            path = f"multipliers-{name}-{recipe}.png"
+            multipliers_figure(histories, out / path, titles)
+            figures.insert(0, Figure(path, f"Multipliers of MCD over the epochs: {recipe} recipe, seed 0."))
     captions = {"violations": "Distance that repair moves, %"} | {f"{kind}-errors": "Errors, %" for kind in table.kinds}
-    for name, caption in captions.items():
-        chosen = [row for row in rows if row["table"] == name]
+    for kind, caption in captions.items():
+        chosen = [row for row in rows if row["table"] == kind]
         if chosen:
-            errors_figure(chosen, out / f"{name}.png", names)
-            figures.insert(0, Figure(f"{name}.png", f"{caption}, by model; hollow: the paper's figures"))
-    return rows, write(out, table.title, rows, figures, [*(REPAIRS if table.repairs else ()), *notes], facts)
+            errors_figure(chosen, out / f"{kind}.png", names)
+            figures.insert(0, Figure(f"{kind}.png", f"{caption}, by model; hollow: the paper's figures."))
+    notes = [*(REPAIRS if table.repairs else ()), *notes]
+    return Part(name, table.title, rows, figures, notes, facts, quick=options.quick, missing=missing)
+
+
+def left(table: Table, work: Path, options: Options) -> dict[Path, float]:
+    """What is still to be made, and how many seconds of one core each of it takes, as measured on one machine."""
+    found: dict[Path, float] = {}
+    for study in options.studies(work, table.kinds)[0]:
+        cost = COSTS.get(study.problem.name)
+        if cost is None:
+            continue
+        if not study.labelled:
+            found[study.labels] = study.rows * cost.label[study.sampling.mode]
+        runs = study.plan(options.recipes, options.seeds, options.epochs)
+        size = study.rows / LABELS
+        found |= {
+            study.folder_of(run): size * cost.run[run.recipe] * run.epochs / 80 for run in runs if not study.done(run)
+        }
+        if table.repairs:
+            rows = min(options.repairs, study.rows // 5)
+            found |= {
+                study.repairs_of(run, options.repairs): rows * cost.repair
+                for run in runs
+                if not study.repairs_of(run, options.repairs).exists()
+            }
+    return found
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one core of a 2-core machine."""
+
+    label: Mapping[str, float]
+    """By sampling; failed draws included."""
+    run: Mapping[str, float]
+    """By recipe, 80 epochs of 4000 labels; mean of the three models."""
+    repair: float
+
+
+COSTS = {
+    "case30_ieee": Cost({"shared": 0.02, "independent": 0.01}, {"paper": 50, "tuned": 35}, 0.02),
+    "case118_ieee": Cost({"shared": 0.04, "independent": 0.04}, {"paper": 120, "tuned": 45}, 0.08),
+    "case300_ieee": Cost({"shared": 0.4, "independent": 6.0}, {"paper": 500, "tuned": 95}, 0.3),
+    "24-pipe": Cost({"shared": 0.1, "independent": 0.1}, {"paper": 14, "tuned": 18}, 0.01),
+    "gaslib-40": Cost({"shared": 0.1, "independent": 0.1}, {"paper": 20, "tuned": 20}, 0.01),
+    "gaslib-135": Cost({"shared": 0.7, "independent": 0.7}, {"paper": 130, "tuned": 45}, 0.02),
+}
+"""Of the paper's networks."""
 
 
 def error_rows(study: Study, runs: Sequence[Run], recipes: Sequence[str]) -> list[dict[str, Any]]:
@@ -146,38 +221,39 @@ def error_rows(study: Study, runs: Sequence[Run], recipes: Sequence[str]) -> lis
     for recipe in recipes:
         scores = {name: [found] for name, found in base.items()}
         scores |= {m: [study.scores(run) for run in runs if (run.recipe, run.model) == (recipe, m)] for m in MODELS}
+        row = partial(_row, study=study, recipe=recipe, epochs=_epochs(runs, recipe))
         for model, found in scores.items():
             for quantity in found[0].errors:
                 published = PUBLISHED[kind].errors.get(study.problem.name, {}).get(quantity)
                 figure = summary([one.errors[quantity] for one in found])
-                rows.append(_row(f"{kind}-errors", study, recipe, model, quantity, "%", figure, published))
+                rows.append(row(f"{kind}-errors", model, quantity, "%", figure, published))
             for law in found[0].violations:
                 figure = summary([one.violations[law] for one in found])
-                rows.append(_row(f"{kind}-laws", study, recipe, model, law, study.problem.units[law], figure, None))
+                rows.append(row(f"{kind}-laws", model, law, study.problem.units[law], figure))
             gap = summary([one.gap for one in found])
-            rows.append(_row(f"{kind}-laws", study, recipe, model, "cost gap", "%", gap, None))
+            rows.append(row(f"{kind}-laws", model, "cost gap", "%", gap))
     return rows
 
 
-def violation_rows(
-    study: Study, repaired: dict[Run, list[dict[str, Any]]], recipes: Sequence[str]
-) -> list[dict[str, Any]]:
+def violation_rows(study: Study, repaired: dict[Run, list[dict[str, Any]]], options: Options) -> list[dict[str, Any]]:
     """Rows of the third table for one case and sampling; an answer that could not be certified has no distance."""
     rows = []
     kind = study.problem.kind
-    for recipe in recipes:
+    for recipe in options.recipes:
+        epochs = _epochs(list(repaired), recipe)
+        row = partial(_row, study=study, recipe=recipe, epochs=epochs, repairs=options.repairs)
         for model in MODELS:
             found = [answers for run, answers in repaired.items() if (run.recipe, run.model) == (recipe, model)]
             held = [[answer for answer in answers if answer["status"] == "certified"] for answers in found]
             for control in study.problem.controls:
                 published = PUBLISHED[kind].violations.get(study.problem.name, {}).get(control)
                 figure = summary([fmean(a["moved"][control] for a in answers) for answers in held if answers])
-                rows.append(_row("violations", study, recipe, model, control, "%", figure, published))
+                rows.append(row("violations", model, control, "%", figure, published))
             gaps = [[a["gap"] for a in answers if a["gap"] is not None] for answers in held]
             gap = summary([fmean(found) for found in gaps if found])
             share = summary([100 * len(kept) / len(every) for kept, every in zip(held, found, strict=True)])
-            rows.append(_row(f"{kind}-repairs", study, recipe, model, "cost gap", "%", gap, None))
-            rows.append(_row(f"{kind}-repairs", study, recipe, model, "certified", "%", share, None))
+            rows.append(row(f"{kind}-repairs", model, "cost gap", "%", gap))
+            rows.append(row(f"{kind}-repairs", model, "certified", "%", share))
     return rows
 
 
@@ -197,13 +273,15 @@ def picture(study: Study, trained: Any, data: dataset.Dataset, path: Path) -> No
 
 def _row(
     table: str,
-    study: Study,
-    recipe: str,
     model: str,
     quantity: str,
     unit: str,
     figure: dict[str, Any],
-    published: tuple[float, ...] | None,
+    published: tuple[float, ...] | None = None,
+    *,
+    study: Study,
+    recipe: str,
+    **more: Any,
 ) -> dict[str, Any]:
     paper = published[MODELS.index(model)] if published and model in MODELS else None
     return {
@@ -216,7 +294,13 @@ def _row(
         **figure,
         "unit": unit,
         "paper": paper,
+        "samples": study.rows,
+        **more,
     }
+
+
+def _epochs(runs: Sequence[Run], recipe: str) -> int:
+    return next(run.epochs for run in runs if run.recipe == recipe)
 
 
 def _first(study: Study, runs: Sequence[Run], recipe: str, model: str) -> Any:

@@ -14,6 +14,7 @@ import joblib
 import numpy as np
 from scipy import sparse
 
+from ..figures import grid, save
 from ..text import Progress, write_whole
 from ..transprecision import peers
 from ..transprecision.dominance import Dominance, Ints
@@ -24,8 +25,8 @@ from ..transprecision.predictor import predictions
 from ..transprecision.repair import isotonic
 from ..transprecision.tables import draw
 from ..transprecision.training import DIRECTED, PAPER, TUNED, Ranges, Sample, train
-from .figures import curves_figure, grid, save
-from .report import Figure, summary, write
+from .figures import curves_figure
+from .tables import Figure, Part, summary
 
 SIZES = (200, 400, 600, 800, 1000)
 TEST = 1000
@@ -37,6 +38,8 @@ CANDIDATES = 32
 """Configurations looked at for each that joins a training set of the paper's kind."""
 SEED = 2020
 """Of the draws."""
+SECONDS = 14.0
+"""Of one core, for all models of one training set, all epochs: what was measured on average."""
 VERSION = 1
 """Of what is computed: results of another are not shown."""
 
@@ -82,6 +85,7 @@ class Options:
     epochs: int | None = None
     workers: int | None = None
     progress: bool | None = None
+    quick: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,21 +108,28 @@ class Job:
         return work / "transprecision" / f"{self.kernel}-{self.recipe}-{self.size}-{self.sets}{epochs}.json"
 
 
-def make(out: Path, work: Path, options: Options, command: str) -> tuple[list[dict[str, Any]], Path]:
-    """Run what is not there yet, on all cores, then write the table.
-
-    Returns:
-        the rows of `results.json`, and the page's path.
-    """
+def jobs_of(options: Options) -> list[Job]:
+    """All cells of the table."""
     for name in options.kernels:
         if name not in KERNELS:
             raise ValueError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}")
-    jobs = [
+    return [
         Job(kernel, recipe, size, options.sets, options.epochs)
         for kernel in options.kernels
         for recipe in options.recipes
         for size in options.sizes
     ]
+
+
+def left(work: Path, options: Options) -> dict[Path, float]:
+    """What is still to be made, and how many seconds of one core each of it takes, as measured on one machine."""
+    jobs = [job for job in jobs_of(options) if _read(job, work) is None]
+    return {job.path(work): SECONDS * job.sets * ((job.epochs or 150) / 150) for job in jobs}
+
+
+def make(out: Path, work: Path, options: Options) -> Part:
+    """Run what is not there yet, on all cores, then make the table."""
+    jobs = jobs_of(options)
     todo = [job for job in jobs if _read(job, work) is None]
     line = Progress(len(jobs), "cell", options.progress, done=len(jobs) - len(todo))
     # The long ones first, so that both ends of the queue finish together.
@@ -127,7 +138,8 @@ def make(out: Path, work: Path, options: Options, command: str) -> tuple[list[di
     for count, job in enumerate(pool(joblib.delayed(_run)(job, work) for job in todo), 1):
         line.update(len(jobs) - len(todo) + count, job.describe)
     results = {job: _read(job, work) for job in jobs}
-    rows, facts = [], {"command": command}
+    rows: list[dict[str, Any]] = []
+    facts: dict[str, str] = {}
     for job, found in results.items():
         assert found is not None
         rows += _rows(job, found)
@@ -147,7 +159,8 @@ def make(out: Path, work: Path, options: Options, command: str) -> tuple[list[di
             _profiles_figure(kernel, found["picture"], out / path)
             caption = f"{kernel}: the profile of each variable, and predictions on test configurations; MCD repaired"
             figures.append(Figure(path, f"{caption}, {largest} training configurations, first set"))
-    return rows, write(out, "Transprecision computing", rows, figures, NOTES, facts)
+    title = "Transprecision: errors of reduced precision, monotone"
+    return Part("transprecision", title, rows, figures, NOTES, facts, "training sets", options.quick)
 
 
 def _sets(kernel: Kernel, recipe: str, options: Options) -> str:
@@ -195,6 +208,7 @@ def _rows(job: Job, found: Mapping[str, Any]) -> list[dict[str, Any]]:
                     **summary([score[quantity] for score in scores]),
                     "unit": unit,
                     "paper": paper,
+                    **({"epochs": job.epochs} if job.epochs else {}),
                 }
             )
     return rows
