@@ -31,13 +31,15 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 import ldf
+from ldf import figures, page
 from ldf.fairness import study
 from ldf.fairness.datasets import READINGS, load
 from ldf.fairness.encoding import Codes, Encoder
 from ldf.fairness.network import Decider, FairClassifier, call, cross_entropy
 from ldf.fairness.rates import Floats, Ints, covariance
-from ldf.reproduce import fairness, figures
-from ldf.reproduce.report import Figure, terminal, write
+from ldf.reproduce import fairness
+from ldf.reproduce.report import write
+from ldf.reproduce.tables import Figure, Part, terminal
 from ldf.scopes import epoch_generator, stratified
 from ldf.text import Progress, write_whole
 
@@ -363,9 +365,10 @@ def main() -> None:
             pictures.append(Figure(path, caption))
     if asked.out:
         versions = ", ".join(f"{name} {version(name)}" for name in ("fairlearn", "oxonfair", "cooper-optim"))
-        facts = fairness._facts(options, shlex.join(["python", *sys.argv]), own | cells)
-        facts |= {"peers": versions, "Cooper's step": ", ".join(steps)}
-        write(asked.out, "Fair classifiers and their peers", rows, pictures, NOTES, facts)
+        facts = fairness.facts_of(options, own | cells) | {"peers": versions, "Cooper's step": ", ".join(steps)}
+        title = "Fair classifiers and their peers"
+        part = Part("fairness-peers", title, rows, pictures, NOTES, facts, "folds", asked.quick)
+        write(asked.out, title, [part], {"command": shlex.join(["python", *sys.argv]), **page.machine()}, {})
     if asked.json:
         print(json.dumps({name: round(value, 6) for name, value in flat.items()}))
         return

@@ -5,8 +5,8 @@
     ```text      right after one of these: what it printed, "..." for what varies
     ```yaml, ```csv, …   with title="name": the file is there for what follows
 
-A comment `<!-- needs: gas/GasLib-40.zip -->` skips the page, with a word why, where that public file cannot be had. Other
-blocks have no language, and nothing to run.
+A comment `<!-- needs: gas/GasLib-40.zip -->` skips the page, with a word why, where that public file cannot be had.
+Other blocks have no language, and nothing to run.
 """
 
 import contextlib
@@ -107,7 +107,10 @@ def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_blocks_know_language_title_and_what_they_follow() -> None:
-    text = '```python\nprint(1)\n```\n\n```text\n1\n```\nwords\n```csv title="a.csv"\nx\n```\n=== "tab"\n    ```console\n    $ ls\n    ```\n'
+    text = (
+        '```python\nprint(1)\n```\n\n```text\n1\n```\nwords\n```csv title="a.csv"\nx\n```\n'
+        '=== "tab"\n    ```console\n    $ ls\n    ```\n'
+    )
     found = blocks(text)
     assert [(b.language, b.title, b.body, b.line, b.follows) for b in found] == [
         ("python", "", "print(1)\n", 1, True),

@@ -20,7 +20,7 @@ from ldf.proxies.labelling import DatasetError
 from ldf.proxies.network import Rows
 from ldf.proxies.source import NetworkError
 from ldf.proxies.training import FILE, MODELS, RECIPES, Trained, baselines, divide, recipe_named, train
-from ldf.reproduce.report import summary
+from ldf.reproduce.tables import summary
 
 TRAINED = 43
 """Of 60 rows 12 are to test on, and a tenth of the others to choose on."""

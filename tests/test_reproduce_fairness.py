@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from ldf.fairness import study
 from ldf.fairness.datasets import Reading, synthetic
 from ldf.reproduce import fairness
-from ldf.reproduce.report import KEYS
+from ldf.reproduce.tables import KEYS
 
 SMALL = fairness.Options(readings=["adult-sex"], folds=2, epochs=1, workers=1, progress=False)
 
@@ -60,8 +60,8 @@ def test_each_fold_is_encoded_by_its_own_training_rows():
 
 
 def test_the_main_table_has_every_model_beside_the_papers_figures(tmp_path):
-    rows, page = fairness.make_fairness(tmp_path / "out", tmp_path / "work", SMALL, "ldf reproduce fairness")
-    assert rows == read(tmp_path / "out")
+    part = fairness.make_fairness(tmp_path / "out", tmp_path / "work", SMALL)
+    rows = part.rows
     assert all(set(KEYS) <= set(row) for row in rows)
     found = {(row["recipe"], row["model"], row["quantity"]): row for row in rows}
     for model in ("M", "MC", "MCD", "MCD expected", "MCD separate", "Zafar", "mean", "linear"):
@@ -77,14 +77,13 @@ def test_the_main_table_has_every_model_beside_the_papers_figures(tmp_path):
     for row in rows:
         if row["quantity"] == "DT":
             assert row["mean"] >= abs(found[row["recipe"], row["model"], "signed DT"]["mean"]) - 1e-12
-    text = page.read_text()
-    assert "trade-off-adult-sex.png" in text
+    assert [figure.path for figure in part.figures] == ["trade-off-adult-sex.png"]
     assert (tmp_path / "out" / "trade-off-adult-sex.png").is_file()
 
 
 def test_the_relaxed_table_and_the_traces_follow_from_the_same_cells(tmp_path, monkeypatch):
     work = tmp_path / "work"
-    rows, _ = fairness.make_relaxed(tmp_path / "relaxed", work, SMALL, "")
+    rows = fairness.make_relaxed(tmp_path / "relaxed", work, SMALL).rows
     gap = abs(synthetic(400, seed=3).gap)
     assert {row["slack"] for row in rows} == {0.05, 0.2, 0.5}
     assert all(row["epsilon"] == pytest.approx(row["slack"] * gap) for row in rows)
@@ -92,14 +91,14 @@ def test_the_relaxed_table_and_the_traces_follow_from_the_same_cells(tmp_path, m
     assert of["paper", "MCD", 0.5, "DT"]["paper"] == 0.0812
     assert of["tuned", "MCD", 0.05, "accuracy"]["paper"] == 0.8336
     assert of["tuned", "boosting MCD", 0.2, "DT"]["seeds"] == 2
-    traces, _ = fairness.make_traces(tmp_path / "traces", work, SMALL, "")
+    traces = fairness.make_traces(tmp_path / "traces", work, SMALL).rows
     assert {row["model"] for row in traces} == {"M", "MC", "MCD", "Zafar"}
     lines = (tmp_path / "traces" / "traces.csv").read_text().splitlines()
     assert len(lines) == 1 + 5 * 2  # five models, two folds, one epoch each
     for name in ("paper", "paper_separate", "paper_relaxed", "tuned", "tuned_relaxed"):
         monkeypatch.setattr(study, name, None)
-    assert fairness.make_relaxed(tmp_path / "again", work, SMALL, "")[0] == rows
-    assert fairness.make_traces(tmp_path / "more", work, SMALL, "")[0] == traces
+    assert fairness.make_relaxed(tmp_path / "again", work, SMALL).rows == rows
+    assert fairness.make_traces(tmp_path / "more", work, SMALL).rows == traces
 
 
 def test_a_damaged_cell_is_run_again(tmp_path):

@@ -277,24 +277,13 @@ def _set(reading: str) -> str:
     return reading.partition("-")[0]
 
 
-def _part(
-    name: str,
-    title: str,
-    rows: Sequence[dict[str, Any]],
-    figures: Sequence[Figure],
-    notes: Sequence[str],
-    options: Options,
-    cells: Mapping[Job, Mapping[str, Any]],
-    missing: Mapping[str, str],
-    more: Mapping[str, str] | None = None,
-) -> Part:
+def facts_of(options: Options, cells: Mapping[Any, Mapping[str, Any]]) -> dict[str, str]:
+    """What a report says of the folds, and of the time."""
     spent = sum(cell["seconds"] for cell in cells.values())
-    facts = {
+    return {
         "folds": f"{options.folds} of {study.FOLDS}, drawn with seed {study.SEED}, stratified by label and group",
         "computing time": f"{spent / 60:.1f} minutes of one core, in all cells",
-        **(more or {}),
     }
-    return Part(name, title, rows, figures, notes, facts, "folds", options.quick, missing)
 
 
 def make_fairness(out: Path, work: Path, options: Options) -> Part:
@@ -310,7 +299,8 @@ def make_fairness(out: Path, work: Path, options: Options) -> Part:
         tradeoff_figure(reading, scores, curves_of(cells, reading), out / path)
         caption = f"{reading}: accuracy against DT, means over the folds; hollow: the paper; lines: the closed form"
         figures.append(Figure(path, caption))
-    return _part("fairness", "Fair classifiers", rows, figures, NOTES, options, cells, missing)
+    facts = facts_of(options, cells)
+    return Part("fairness", "Fair classifiers", rows, figures, NOTES, facts, "folds", options.quick, missing)
 
 
 def curves_of(cells: Mapping[Job, Mapping[str, Any]], reading: str) -> dict[str, list[tuple[float, float]]]:
@@ -352,7 +342,8 @@ def make_relaxed(out: Path, work: Path, options: Options) -> Part:
                 rows += rows_of("relaxed-fairness", reading, recipe, scores, published, slack=share, epsilon=epsilon)
     relaxed_figure(rows, out / "relaxed.png")
     figures = [Figure("relaxed.png", "accuracy and DT against the slack; dotted: DT = ε; hollow: the paper")]
-    return _part("relaxed-fairness", "Fair classifiers with a slack", rows, figures, NOTES, options, cells, missing)
+    title, facts = "Fair classifiers with a slack", facts_of(options, cells)
+    return Part("relaxed-fairness", title, rows, figures, NOTES, facts, "folds", options.quick, missing)
 
 
 def make_traces(out: Path, work: Path, options: Options) -> Part:
@@ -377,7 +368,8 @@ def make_traces(out: Path, work: Path, options: Options) -> Part:
     traces_figure({job.reading: cell["traces"] for job, cell in cells.items()}, out / "traces.png")
     caption = "accuracy and DT on the held-out fold over the epochs: mean over the folds, band: from least to most"
     title, figures = "Fair classifiers over the epochs", [Figure("traces.png", caption)]
-    return _part("fairness-traces", title, rows, figures, NOTES[:3], only, cells, missing, {"all epochs": "traces.csv"})
+    facts = facts_of(only, cells) | {"all epochs": "traces.csv"}
+    return Part("fairness-traces", title, rows, figures, NOTES[:3], facts, "folds", options.quick, missing)
 
 
 MAKE = {"fairness": make_fairness, "relaxed-fairness": make_relaxed, "fairness-traces": make_traces}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -168,12 +170,10 @@ def make(name: str, table: Table, out: Path, work: Path, options: Options) -> Pa
 
 
 def left(table: Table, work: Path, options: Options) -> dict[Path, float]:
-    """What is still to be made, and how many seconds of one core each of it takes, as measured on one machine."""
+    """What is still to be made, and how many seconds of one core each of it takes, as measured; NaN: nobody knows."""
     found: dict[Path, float] = {}
     for study in options.studies(work, table.kinds)[0]:
-        cost = COSTS.get(study.problem.name)
-        if cost is None:
-            continue
+        cost = COSTS.get(study.problem.name, UNKNOWN)
         if not study.labelled:
             found[study.labels] = study.rows * cost.label[study.sampling.mode]
         runs = study.plan(options.recipes, options.seeds, options.epochs)
@@ -211,6 +211,7 @@ COSTS = {
     "gaslib-135": Cost({"shared": 0.7, "independent": 0.7}, {"paper": 130, "tuned": 45}, 0.02),
 }
 """Of the paper's networks."""
+UNKNOWN = Cost(defaultdict(lambda: math.nan), defaultdict(lambda: math.nan), math.nan)
 
 
 def error_rows(study: Study, runs: Sequence[Run], recipes: Sequence[str]) -> list[dict[str, Any]]:

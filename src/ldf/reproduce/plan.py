@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -154,17 +155,20 @@ def _fairness(wish: Wish, readings: Sequence[str], out: Path, work: Path) -> lis
 def expected(jobs: Sequence[Job], cores: int) -> str:
     """How long it will take, in words; what several tables share counts for the first."""
     known: set[Path] = set()
-    parts, total = [], 0.0
+    parts, total, unknown = [], 0.0, False
     for job in jobs:
         try:
             todo = {path: seconds for path, seconds in job.left().items() if path not in known}
         except (ValueError, OSError):  # said when its turn comes
             continue
         known |= todo.keys()
-        seconds = sum(todo.values()) / cores
+        seconds = sum(value for value in todo.values() if not math.isnan(value)) / cores
+        unknown |= any(math.isnan(value) for value in todo.values())
         total += seconds
         if seconds >= 1:
             parts.append(f"{job.name} {duration(seconds)}")
+    if unknown:
+        return "How long it takes is not known for these networks. The same command goes on where it was stopped."
     if not parts:
         return "All of it is there already: only tables and pictures are made."
     listed = f" ({', '.join(parts)})" if len(jobs) > 1 else ""
