@@ -6,7 +6,7 @@ All of it lies in a folder and goes on there when it was stopped: labels by shar
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,15 +57,6 @@ class Study:
         except DatasetError:
             return False
 
-    def plan(self, recipes: Iterable[str], seeds: int, epochs: int | None) -> list[Run]:
-        """Every model of every recipe for every seed."""
-        return [
-            Run(recipe, model, seed, recipe_named(recipe).epochs if epochs is None else epochs)
-            for recipe in recipes
-            for seed in range(seeds)
-            for model in MODELS
-        ]
-
     def folder_of(self, run: Run) -> Path:
         """Where a run lies."""
         return self.folder / f"{run.recipe}-{run.epochs}" / f"{run.model}-{run.seed}"
@@ -83,13 +74,11 @@ class Study:
         label(self.problem, self.rows, self.sampling, self.labels, workers=self.workers, progress=self.progress)
         return dataset.load(self.labels, self.problem)
 
-    def train(self, recipes: Iterable[str], seeds: int, epochs: int | None) -> list[Run]:
-        """Every model of every recipe for every seed, on all cores; those that are there already are kept."""
-        plan = self.plan(recipes, seeds, epochs)
-        todo = [run for run in plan if not self.done(run)]
+    def train(self, runs: Sequence[Run]) -> None:
+        """Train them on all cores; those that are there already are kept."""
+        todo = [run for run in runs if not self.done(run)]
         jobs = [(str(self.labels), str(self.folder_of(run)), asdict(run)) for run in todo]
         self._parallel(_train, jobs, "run", f"{self.problem.name} {self.sampling.mode}")
-        return plan
 
     def scores(self, run: Run) -> Scores:
         """Errors and violations of a run on the test rows."""
@@ -135,6 +124,12 @@ class Run:
     model: str
     seed: int
     epochs: int
+
+    @staticmethod
+    def all_of(recipe: str, seeds: int, epochs: int | None) -> list[Run]:
+        """Every model for every seed, with the recipe's own epochs by default."""
+        epochs = recipe_named(recipe).epochs if epochs is None else epochs
+        return [Run(recipe, model, seed, epochs) for seed in range(seeds) for model in MODELS]
 
 
 def _train(labels: str, folder: str, run: dict[str, Any]) -> None:

@@ -280,7 +280,7 @@ def glance(parts: Sequence[Part]) -> list[Line]:
     for section in (section for part in parts for section in sections_of(part.rows)):
         for quantity in section.quantities:
             row = section.cells.get((quantity, "MCD"))
-            if row is None or row["paper"] is None:
+            if row is None or row["paper"] is None or row["table"] == "fairness-traces":  # the ends of its lines
                 continue
             key = (*(row[name] for name in ("table", "case")), protocol(row), row.get("slack"), quantity)
             line = lines.setdefault(key, {"values": {}, "figures": {}, "paper": row["paper"], "unit": row["unit"]})
