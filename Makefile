@@ -4,13 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test check bench clean help
+.PHONY: install demo test check docs bench clean help
 
 help:
 	@echo "make install   .venv with every extra and the development tools"
 	@echo "make demo      the main job, end to end, into out/demo"
 	@echo "make test      all tests and doctests"
 	@echo "make check     ruff and mypy"
+	@echo "make docs      the documentation, into out/site"
 	@echo "make bench     a training step, the labelling of demands and (quick) fair classifiers, beside the peers"
 	@echo "make clean     remove .venv and everything made by a run"
 
@@ -32,6 +33,11 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "out/site/index.html; to search in it: $(BIN)/python -m http.server -d out/site"
 
 bench: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"

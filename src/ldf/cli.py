@@ -316,7 +316,13 @@ def reproduce(
     sampling: Annotated[
         Modes | None, typer.Option(help="How demands are drawn; both by default, with --quick as in the paper: shared.")
     ] = None,
-    recipe: Annotated[Recipes, typer.Option(help="The paper's recipe, ours, or both.")] = "both",
+    recipe: Annotated[
+        Recipes | None,
+        typer.Option(
+            help="The paper's recipe, ours, or both; by default both, and of independent demands, which the paper does "
+            "not have, ours."
+        ),
+    ] = None,
     samples: Annotated[
         int | None, typer.Option(min=20, help="Labels; 4000 by default, 1000 of independent demands on 300 buses.")
     ] = None,
@@ -351,7 +357,7 @@ def reproduce(
         cases=case,
         kernels=kernel,
         samplings=None if sampling is None else ["shared", "independent"] if sampling == "both" else [sampling],
-        recipes=["paper", "tuned"] if recipe == "both" else [recipe],
+        recipes=None if recipe is None else ["paper", "tuned"] if recipe == "both" else [recipe],
         samples=samples,
         epochs=epochs,
         seeds=seeds,

@@ -37,7 +37,8 @@ class Options:
 
     cases: Sequence[str] | None = None
     samplings: Sequence[Mode] = ("shared", "independent")
-    recipes: Sequence[str] = ("paper", "tuned")
+    recipes: Sequence[str] | None = None
+    """By default both, and of independent demands, which the paper does not have, ours alone."""
     samples: int | None = None
     """Labels; by default as many as can be had in reasonable time."""
     seeds: int | None = None
@@ -54,12 +55,16 @@ class Options:
             return [(kind, case) for kind in kinds for case in PUBLISHED[kind].cases]
         return [(kind_of(case), case) for case in self.cases if kind_of(case) in kinds]
 
+    def recipes_of(self, mode: Mode) -> Sequence[str]:
+        """The recipes for demands that are drawn so."""
+        return self.recipes or (("paper", "tuned") if mode == "shared" else ("tuned",))
+
     def runs(self, study: Study) -> list[Run]:
         """All networks of a study."""
         fewer, name = PUBLISHED[study.problem.kind].seeds, study.problem.name
         return [
             run
-            for recipe in self.recipes
+            for recipe in self.recipes_of(study.sampling.mode)
             for run in Run.all_of(recipe, self.seeds or fewer.get((name, recipe), SEEDS), self.epochs)
         ]
 
@@ -129,10 +134,11 @@ def make(name: str, table: Table, out: Path, work: Path, options: Options) -> Pa
     names: dict[str, str] = {}
     titles: dict[str, str] = {}
     notes: list[str] = []
-    ascents: dict[str, dict[str, History]] = {recipe: {} for recipe in options.recipes}
+    ascents: dict[str, dict[str, History]] = {}
     studies, missing = options.studies(work, table.kinds)
     for study in studies:
         problem, published = study.problem, PUBLISHED[study.problem.kind]
+        recipes = options.recipes_of(study.sampling.mode)
         data = study.label()
         about = f"{problem.name}, {study.sampling.mode}"
         failed = ", ".join(f"{count} {reason}" for reason, count in sorted(data.failures.items())) or "none failed"
@@ -145,32 +151,31 @@ def make(name: str, table: Table, out: Path, work: Path, options: Options) -> Pa
         runs = options.runs(study)
         study.train(runs)
         if table.errors:
-            rows += error_rows(study, runs, options.recipes)
-            for recipe in options.recipes:
+            rows += error_rows(study, runs, recipes)
+            for recipe in recipes:
                 histories = {model: _first(study, runs, recipe, model).history for model in MODELS}
-                ascents[recipe][about] = histories["MCD"]
+                ascents.setdefault(recipe, {})[about] = histories["MCD"]
                 path = f"nu-{problem.name}-{study.sampling.mode}-{recipe}.png"
                 traces_figure(histories, out / path, titles)
                 caption = f"Mean ν per law over the epochs: {about}, {recipe} recipe, seed 0."
                 figures.append(Figure(path, caption, "Violations over the epochs"))
         if table.repairs:
             repaired = study.repair(runs, options.repairs)
-            rows += violation_rows(study, repaired, options)
+            rows += violation_rows(study, repaired, recipes, options.repairs)
             answers = [answer for found in repaired.values() for answer in found]
             certified = sum(answer["status"] == "certified" for answer in answers)
             cold = sum(answer["repair"] == "solver" for answer in answers)
             facts[f"repairs, {about}"] = f"{certified} of {len(answers)} certified, {cold} by a cold solve"
-            for recipe in options.recipes:
+            for recipe in recipes:
                 path = f"network-{problem.name}-{study.sampling.mode}-{recipe}.png"
                 picture(study, _first(study, runs, recipe, "MCD"), data, out / path)
                 caption = f"The test row that keeps the laws least, before and after repair: {about}, {recipe}, MCD."
-                shown = "" if recipe == options.recipes[-1] and study is studies[0] else "Maps of the networks"
+                shown = "" if recipe == recipes[-1] and study is studies[0] else "Maps of the networks"
                 figures.append(Figure(path, caption, shown))
     for recipe, histories in ascents.items():
-        if histories:
-            path = f"multipliers-{name}-{recipe}.png"
-            multipliers_figure(histories, out / path, titles)
-            figures.insert(0, Figure(path, f"Multipliers of MCD over the epochs: {recipe} recipe, seed 0."))
+        path = f"multipliers-{name}-{recipe}.png"
+        multipliers_figure(histories, out / path, titles)
+        figures.insert(0, Figure(path, f"Multipliers of MCD over the epochs: {recipe} recipe, seed 0."))
     captions = {"violations": "Distance that repair moves, %"} | {f"{kind}-errors": "Errors, %" for kind in table.kinds}
     for kind, caption in captions.items():
         chosen = [row for row in rows if row["table"] == kind]
@@ -248,13 +253,14 @@ def error_rows(study: Study, runs: Sequence[Run], recipes: Sequence[str]) -> lis
     return rows
 
 
-def violation_rows(study: Study, repaired: dict[Run, list[dict[str, Any]]], options: Options) -> list[dict[str, Any]]:
+def violation_rows(
+    study: Study, repaired: dict[Run, list[dict[str, Any]]], recipes: Sequence[str], count: int
+) -> list[dict[str, Any]]:
     """Rows of the third table for one case and sampling; an answer that could not be certified has no distance."""
     rows = []
     kind = study.problem.kind
-    for recipe in options.recipes:
-        epochs = _epochs(list(repaired), recipe)
-        row = partial(_row, study=study, recipe=recipe, epochs=epochs, repairs=options.repairs)
+    for recipe in recipes:
+        row = partial(_row, study=study, recipe=recipe, epochs=_epochs(list(repaired), recipe), repairs=count)
         for model in MODELS:
             found = [answers for run, answers in repaired.items() if (run.recipe, run.model) == (recipe, model)]
             held = [[answer for answer in answers if answer["status"] == "certified"] for answers in found]

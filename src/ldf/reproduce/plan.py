@@ -22,6 +22,7 @@ FAIR = ("fairness", "relaxed-fairness", "fairness-traces")
 """The tables on fair classifiers."""
 TABLES = (*NETWORKS, "transprecision", *FAIR)
 """All of them, by their name on the command line."""
+BOTH = ("paper", "tuned")
 
 TITLE = "Lagrangian Duality for Constrained Deep Learning: the paper's tables, made again"
 
@@ -34,7 +35,7 @@ class Wish:
     cases: Sequence[str] | None = None
     kernels: Sequence[str] | None = None
     samplings: Sequence[Mode] | None = None
-    recipes: Sequence[str] = ("paper", "tuned")
+    recipes: Sequence[str] | None = None
     samples: int | None = None
     epochs: int | None = None
     seeds: int | None = None
@@ -110,7 +111,7 @@ def _transprecision(wish: Wish, sizes: Sequence[str], out: Path, work: Path) -> 
     options = transprecision.Options(
         kernels=wish.kernels or ("correlation",),
         sizes=[int(size) for size in sizes] or transprecision.SIZES,
-        recipes=wish.recipes,
+        recipes=wish.recipes or BOTH,
         sets=wish.seeds or (2 if wish.quick else 10),
         epochs=wish.epochs or (20 if wish.quick else None),
         workers=wish.workers,
@@ -134,7 +135,7 @@ def _fairness(wish: Wish, readings: Sequence[str], out: Path, work: Path) -> lis
             continue
         options = fairness.Options(
             readings=readings or (tuple(READINGS) if name == "fairness" and not wish.quick else fairness.PANELS),
-            recipes=wish.recipes,
+            recipes=wish.recipes or BOTH,
             folds=wish.seeds or (2 if wish.quick else 5),
             epochs=wish.epochs or (4 if wish.quick else None),
             workers=wish.workers,
@@ -159,8 +160,10 @@ def expected(jobs: Sequence[Job], cores: int) -> str:
     for job in jobs:
         try:
             todo = {path: seconds for path, seconds in job.left().items() if path not in known}
-        except (ValueError, OSError):  # said when its turn comes
-            continue
+        except (ValueError, OSError):
+            if len(jobs) == 1:
+                raise
+            continue  # said when its turn comes
         known |= todo.keys()
         seconds = sum(value for value in todo.values() if not math.isnan(value)) / cores
         unknown |= any(math.isnan(value) for value in todo.values())

@@ -1,0 +1,27 @@
+"""For the reference: what this code base writes in docstrings, in the form that mkdocstrings reads."""
+
+import re
+from typing import Any
+
+from griffe import Extension, Object
+
+EXAMPLE = re.compile(r"^>>> .*(?:\n(?!\s*$).*)*", re.M)
+"""From a prompt to the next empty line."""
+SEVERAL = re.compile(r"^    (?P<first>\w+),\s+(?P<others>(?:\w+,\s+)*\w+):\s+(?P<text>.*(?:\n {8}.*)*)", re.M)
+"""`first, second: text`, the names over several lines perhaps."""
+
+
+def apart(found: re.Match[str]) -> str:
+    """An item for each name: the first has the text, the others point to it."""
+    first, others = found["first"], re.split(r",\s+", found["others"])
+    return "\n".join([f"    {first}: {found['text']}", *(f"    {name}: see `{first}`." for name in others)])
+
+
+class Docstrings(Extension):
+    """Fences every `>>>` example, which Markdown would take for a quotation, and parts arguments described together."""
+
+    def on_object(self, *, obj: Object, **_: Any) -> None:
+        """Change the text of one docstring."""
+        if obj.docstring:
+            text = EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value)
+            obj.docstring.value = SEVERAL.sub(apart, text)

@@ -1,0 +1,90 @@
+"""Learn AC optimal power flow on 30 buses, and answer new demands with certificates.
+
+The script solves 400 demands for labels, in which every load varies by ±20 % for itself, trains a network under the
+laws of power flow (MCD) for 20 epochs, answers 50 new demands, moves each answer to the nearest state that keeps all
+laws, and compares cost and time with the solver's.
+
+    pip install "ldf[power]"
+    python examples/power.py          # half a minute; labels and network stay in out/power, and are not made again
+
+Expect a certificate for every repaired answer to a demand that can be met at all, and a cost within 0.1 % of the
+optimum. Some of the demands cannot be met: for those, neither solver nor repair finds a state. A prediction takes less
+than a hundredth of the solver's time. A repair asks the solver for the nearest state, which on 30 buses takes longer
+than to solve: it makes a prediction certain, not fast.
+"""
+
+import sys
+import time
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+import torch
+
+from ldf.power.problem import Power
+from ldf.proxies import dataset
+from ldf.proxies.labelling import label
+from ldf.proxies.repair import Answer, Certifier, Projection, Repaired, Untouched
+from ldf.proxies.sampling import Sampling
+from ldf.proxies.training import recipe_named, train
+from ldf.text import table
+
+FOLDER = Path("out/power")
+SAMPLING = Sampling("independent", low=0.8, high=1.2)
+
+
+def row(name: str, answers: list[Answer], optima: list[float]) -> list[object]:
+    """Of answers to demands that can be met: how many are certified, the worst violation, cost gaps, time."""
+    gaps = [100 * (answer.objective / best - 1) for answer, best in zip(answers, optima, strict=True)]
+    return [
+        name,
+        sum(answer.status == "certified" for answer in answers),
+        max(max(answer.violations.values()) for answer in answers),
+        fmean(gaps),
+        max(gaps, key=abs),
+        1000 * fmean(answer.seconds for answer in answers),
+    ]
+
+
+def main() -> None:
+    """Label, train, answer, repair and certify, and check what the first lines of this file promise."""
+    torch.set_num_threads(1)
+    grid = Power.open("case30_ieee")
+    label(grid, 400, SAMPLING, FOLDER / "labels", seed=0, workers=1)
+    labels = dataset.load(FOLDER / "labels", grid)
+    print(f"{len(labels)} labels; of {labels.draws} draws {labels.failures.get('infeasible', 0)} were infeasible\n")
+    trained = train(labels, "MCD", recipe_named("tuned"), epochs=20, folder=FOLDER / "run")
+
+    # New demands: another seed. The state has p and q of the generators and v and θ of the buses.
+    demands = grid.nominal * np.stack([SAMPLING.draw(1, index, grid.loads)[0] for index in range(50)])
+    begun = time.perf_counter()
+    states = trained.predict(torch.from_numpy(demands)).numpy()
+    each = (time.perf_counter() - begun) / len(demands)
+
+    solver, certifier = grid.solver(), Certifier(grid)
+    projection = Projection(solver)
+    projection(demands[0], states[0])  # the solver is built when it is first asked: before the clock runs
+
+    def optimum(demand: np.ndarray, _: np.ndarray) -> Repaired:
+        found = solver.solve(demand)
+        return Repaired(found.state, "solver", found.status)
+
+    pairs = list(zip(demands, states, strict=True))
+    best = [certifier.answer(demand, state, optimum) for demand, state in pairs]
+    predicted = [certifier.answer(demand, state, Untouched(), predicted_in=each) for demand, state in pairs]
+    repaired = [certifier.answer(demand, state, projection, predicted_in=each) for demand, state in pairs]
+
+    can = [index for index, answer in enumerate(best) if answer.status == "certified"]
+    costs = [best[index].objective for index in can]
+    named = {"solver": best, "predicted": predicted, "repaired": repaired}
+    lines = [row(name, [answers[index] for index in can], costs) for name, answers in named.items()]
+    heads = [f"{len(can)} demands", "certified", "largest ν p.u.", "mean gap %", "worst gap %", "ms an answer"]
+    print(table(heads, lines))
+    agreed = all(repaired[index].status == "unsolvable" for index in range(len(demands)) if index not in can)
+    print(f"\n{len(demands) - len(can)} more demands have no feasible state; solver and repair agree: {agreed}")
+    if not (agreed and lines[2][1] == len(can) and abs(lines[2][4]) < 0.1):
+        sys.exit("the claim does not hold: every repaired answer certified, each within 0.1 % of the optimal cost")
+
+
+if __name__ == "__main__":
+    main()
