@@ -36,7 +36,7 @@ check: install
 
 docs: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "out/site/index.html; to search in it: $(BIN)/python -m http.server -d out/site"
 
 bench: install

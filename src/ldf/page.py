@@ -22,7 +22,7 @@ CSS = """
 }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 2rem clamp(1rem, 3vw, 3rem) 4rem; max-width: 100rem; background: var(--back);
-  color: var(--fore); font: 16px/1.55 system-ui, sans-serif; }
+  color: var(--fore); font: 16px/1.55 system-ui, sans-serif; overflow-wrap: break-word; }
 h1 { margin: 0 0 0.6rem; font-size: 1.8rem; line-height: 1.25; }
 h2 { margin: 3rem 0 0.8rem; padding-top: 1.2rem; border-top: 1px solid var(--line); font-size: 1.35rem; }
 h3 { margin: 1.8rem 0 0.6rem; font-size: 1.05rem; }
@@ -69,7 +69,7 @@ for (const button of document.querySelectorAll("th button")) button.addEventList
   const up = head.getAttribute("aria-sort") !== "ascending";
   for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", up ? "ascending" : "descending");
-  const of = row => row.cells[column].dataset.value ?? row.cells[column].textContent;
+  const of = row => (row.cells[column].dataset.value ?? row.cells[column].textContent).replace(/^nan$/, "");
   const compare = (a, b) => {
     const [x, y] = [of(a), of(b)];
     if (x === "" || y === "") return (x === "") - (y === "");
