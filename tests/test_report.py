@@ -179,7 +179,7 @@ def test_write_gives_results_table_and_a_page_that_holds_every_row(tmp_path: Pat
     own = "ldf reproduce power-errors --case case118_ieee --sampling shared --recipe tuned --seeds 5 --out DIR"
     assert own in seen.seen, "what makes this table again"
     image = next(attributes for tag, attributes in seen.attributes if tag == "img")
-    assert image == {"src": "data:image/png;base64,ZHJhd24=", "alt": "Errors by model"}
+    assert image == {"src": "data:image/png;base64,ZHJhd24=", "alt": "Errors by model."}
     assert "prefers-color-scheme: dark" in html
     assert not re.search(r"https?://", html)
     assert sorted(path.name for path in tmp_path.iterdir()) == [

@@ -29,6 +29,10 @@ TABLES = {
     "relaxed-fairness": "Fair classifiers with a slack",
 }
 """The paper's six, in its order."""
+HEAD = (
+    "| | | paper's M_C^D | MCD, the paper's recipe | MCD, tuned | best baseline | |",
+    "|---|---|---:|---:|---:|---:|---|",
+)
 
 
 def section(folder: Path) -> str:
@@ -42,20 +46,18 @@ def section(folder: Path) -> str:
         "every model, the laws, the baselines and the notes are in [results/table.md](results/table.md).",
         "",
         *(f"- {line}" for line in targets.summary(parts)),
-        "",
-        "| | | paper's M_C^D | MCD, the paper's recipe | MCD, tuned | best baseline | |",
-        "|---|---|---:|---:|---:|---:|---|",
     ]
     checks = targets.checks(parts)
     for name, words in TABLES.items():
-        lines.append(f"| **{words}** | | | | | | |")
+        lines += ["", f"**{words}**", "", *HEAD]
         for line in glance(parts):
             if line.table != name or line.sampling == "independent":
                 continue
             marks = [check.reached for check in checks if check.key == line.key]
             cells = [line.case, line.quantity, digits(line.paper)]
             cells += [line.figures.get(recipe, "") for recipe in ("paper", "tuned", "baseline")]
-            lines.append(f"| {' | '.join([*cells, '' if not marks else '✓' if all(marks) else '✗'])} |")
+            shown = " | ".join(cell.replace(" ", "\u00a0") for cell in cells)
+            lines.append(f"| {shown} | {'' if not marks else '✓' if all(marks) else '✗'} |")
     return "\n".join(lines) + "\n"
 
 

@@ -107,6 +107,13 @@ def key(colour: str, marker: str, face: str) -> Any:
     return Line2D([], [], linestyle="", marker=marker, color=colour, markerfacecolor=face, markersize=6.5)
 
 
+def stroke(**look: Any) -> Any:
+    """A line of the legend."""
+    from matplotlib.lines import Line2D
+
+    return Line2D([], [], **look)
+
+
 def losses_figure(histories: Mapping[str, History], path: Path) -> None:
     """Draw the loss over the epochs, a line a model; dashed: on held-out rows."""
     colours = palette(list(histories))
@@ -120,6 +127,7 @@ def losses_figure(histories: Mapping[str, History], path: Path) -> None:
                 axes.plot(history["epoch"], history[column], dashes, color=colours[model], linewidth=1.7, label=name)
     if every and min(every) > 0:
         axes.set_yscale("log")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("epoch", fontsize=9)
     axes.set_ylabel("loss", fontsize=9)
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
@@ -135,8 +143,6 @@ def multipliers_figure(histories: Mapping[str, History], path: Path, titles: Map
     Args:
         titles: how to call the constraints; others keep their name.
     """
-    from matplotlib.lines import Line2D
-
     names = list(dict.fromkeys(name for history in histories.values() for name in history.constraints))
     if not names:
         raise ValueError("there is no constraint in these histories; a column lambda/… of a history holds one")
@@ -155,15 +161,16 @@ def multipliers_figure(histories: Mapping[str, History], path: Path, titles: Map
             axes.plot(history["epoch"], shown, **looks[name])
         if positive:
             axes.set_yscale("log")
-        elif not any(values):
+        elif values and not any(values):
             axes.text(0.5, 0.6, "all multipliers are 0", transform=axes.transAxes, ha="center", color="#666666")
         if len(histories) > 1:
             axes.set_title(label, fontsize=10)
         axes.tick_params(labelsize=8)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         if axes.get_subplotspec().is_first_col():
             axes.set_ylabel("multiplier", fontsize=9)
         axes.set_xlabel("epoch", fontsize=9)
-    keys = [Line2D([], [], **looks[name]) for name in names]
+    keys = [stroke(**looks[name]) for name in names]
     figure.legend(
         keys, [(titles or {}).get(name, name) for name in names], loc="outside lower center", ncols=min(len(keys), 5),
         frameon=False, fontsize=9,
@@ -178,8 +185,6 @@ def traces_figure(histories: Mapping[str, History], path: Path, titles: Mapping[
         histories: by model; a model need not know every law.
         titles: what to write above the panel of a law; others are headed by their name.
     """
-    from matplotlib.lines import Line2D
-
     laws = list(dict.fromkeys(law for history in histories.values() for law in history.constraints))
     if not laws:
         raise ValueError("there is no law in these histories; a column nu_mean/… of a history holds one")
@@ -215,14 +220,13 @@ def traces_figure(histories: Mapping[str, History], path: Path, titles: Mapping[
             )  # fmt: skip
         axes.set_title((titles or {}).get(law, law), fontsize=10)
         axes.tick_params(labelsize=8)
+        axes.xaxis.get_major_locator().set_params(integer=True)
     for axes in panels:
         spec = axes.get_subplotspec()
         if spec.is_first_col():
             axes.set_ylabel("mean violation ν", fontsize=9)
         if panels.index(axes) + columns >= len(panels):
             axes.set_xlabel("epoch", fontsize=9)
-    keys = [
-        Line2D([], [], color=colours[model], linestyle=STYLES.get(model, "-"), linewidth=1.7) for model in histories
-    ]
+    keys = [stroke(color=colours[model], linestyle=STYLES.get(model, "-"), linewidth=1.7) for model in histories]
     figure.legend(keys, list(histories), loc="outside lower center", ncols=len(keys), frameon=False, fontsize=9)
     save(figure, path)

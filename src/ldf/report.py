@@ -18,7 +18,7 @@ from .text import number, write_whole
 if TYPE_CHECKING:
     from .training import Fit
 
-HELD = frozenset({"satisfied", "never active", "idle"})
+HELD = frozenset({"satisfied", "never active"})
 """Verdicts of a constraint that holds."""
 ROWS = 25
 """Epochs in the table of the history, at most."""
@@ -133,5 +133,5 @@ def _epochs(history: History) -> str:
         ]
         for row in shown
     ]
-    caption = "All epochs" if stride == 1 else f"Every {stride}th epoch, and the last"
+    caption = "All epochs" if stride == 1 else f"One epoch of {stride}, and the last"
     return page.table(caption, columns, rows)

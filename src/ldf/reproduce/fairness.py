@@ -98,6 +98,11 @@ class Options:
     progress: bool | None = None
     quick: bool = False
 
+    @property
+    def told(self) -> dict[str, int]:
+        """What a row says of its making besides."""
+        return {"epochs": self.epochs} if self.epochs else {}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -294,7 +299,7 @@ def make_fairness(out: Path, work: Path, options: Options) -> Part:
     for reading in options.readings:
         scores = {recipe: scores_of(cells, reading, recipe) for recipe in options.recipes}
         for recipe, own in scores.items():
-            rows += rows_of("fairness", reading, recipe, own, PUBLISHED[_set(reading)])
+            rows += rows_of("fairness", reading, recipe, own, PUBLISHED[_set(reading)], **options.told)
         path = f"trade-off-{reading}.png"
         tradeoff_figure(reading, scores, curves_of(cells, reading), out / path)
         caption = f"{reading}: accuracy against DT, means over the folds; hollow: the paper; lines: the closed form"
@@ -339,7 +344,9 @@ def make_relaxed(out: Path, work: Path, options: Options) -> Part:
                     scores.setdefault(NAMES[kind]["plug-in"], []).append(known["relaxed"][str(share)])
                 published = {"MCD": RELAXED[_set(reading)][share]}
                 epsilon = share * abs(load(reading).gap)
-                rows += rows_of("relaxed-fairness", reading, recipe, scores, published, slack=share, epsilon=epsilon)
+                rows += rows_of(
+                    "relaxed-fairness", reading, recipe, scores, published, slack=share, epsilon=epsilon, **options.told
+                )
     relaxed_figure(rows, out / "relaxed.png")
     figures = [Figure("relaxed.png", "accuracy and DT against the slack; dotted: DT = ε; hollow: the paper")]
     title, facts = "Fair classifiers with a slack", facts_of(options, cells)
@@ -363,7 +370,7 @@ def make_traces(out: Path, work: Path, options: Options) -> Part:
                 signed = [score["signed DT"] for score in cell["scores"][model]]
                 ends = zip(traces["accuracy"], traces["DT"], signed, strict=True)
                 last[model] = [{"accuracy": a[-1], "DT": d[-1], "signed DT": s} for a, d, s in ends]
-        rows += rows_of("fairness-traces", job.reading, "paper", last, PUBLISHED[_set(job.reading)])
+        rows += rows_of("fairness-traces", job.reading, "paper", last, PUBLISHED[_set(job.reading)], **options.told)
     write_whole(out / "traces.csv", "\n".join(lines) + "\n")
     traces_figure({job.reading: cell["traces"] for job, cell in cells.items()}, out / "traces.png")
     caption = "accuracy and DT on the held-out fold over the epochs: mean over the folds, band: from least to most"

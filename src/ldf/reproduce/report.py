@@ -161,10 +161,12 @@ def _front(parts: Sequence[Part]) -> list[str]:
 
 def _section(folder: Path, part: Part) -> list[str]:
     """A table of the paper: pictures, tables, notes."""
-    quick = " Quick run: a look and no result." if part.quick else ""
+    quick = ". Quick run: a look and no result." if part.quick else "."
     shown: dict[str, list[str]] = {}
     for figure in part.figures:
-        shown.setdefault(figure.group, []).append(page.picture(folder / figure.path, figure.caption + quick))
+        shown.setdefault(figure.group, []).append(
+            page.picture(folder / figure.path, figure.caption.rstrip(".") + quick)
+        )
     lines = [f'<h2 id="{part.name}">{escape(part.title)}</h2>', page.pictures(shown.pop("", []))]
     lines += [page.details(f"{group}: {len(found)}", [page.pictures(found)]) for group, found in shown.items()]
     tables: dict[str, list[str]] = {}

@@ -77,10 +77,11 @@ class Part:
 
     def command(self, row: Row) -> str:
         """What makes this row again, and those of its table."""
-        words = ["ldf reproduce", self.name]
+        words = ["ldf demo" if self.name == "demo" else f"ldf reproduce {self.name}"]
         kernel = str(row["table"]).removeprefix("transprecision-")
         words += ["--kernel", kernel] if kernel != row["table"] else []
-        for option in ("case", "sampling", "recipe", "samples", "epochs", "repairs"):
+        options = ("case", "sampling", "recipe", "samples", "epochs", "repairs")
+        for option in ("case", "samples", "epochs") if self.name == "demo" else options:
             value = row.get(option)
             if value is not None and (option != "sampling" or value in ("shared", "independent")):
                 words += [f"--{option}", str(value)]
@@ -291,7 +292,9 @@ def glance(parts: Sequence[Part]) -> list[Line]:
             if simple:
                 sign = -1 if quantity in HIGHER else 1
                 best = min(simple, key=lambda model: sign * simple[model])
-                line["values"]["baseline"], line["figures"]["baseline"] = simple[best], f"{digits(simple[best])} {best}"
+                if sign * simple[best] < sign * line["values"].get("baseline", sign * math.inf):
+                    line["values"]["baseline"] = simple[best]
+                    line["figures"]["baseline"] = f"{digits(simple[best])} {best}"
     found = []
     for key, line in lines.items():
         name, case, sampling, slack, quantity = key

@@ -106,7 +106,8 @@ def _transprecision(section: Section, row: Row) -> Iterator[Check]:
         if model not in section.models:
             continue
         for quantity in ("VC", "SMVC"):
-            bound = min(section.mean(quantity, other) for other in ("M", "MC"))
+            others = [section.mean(quantity, other) for other in ("M", "MC")]
+            bound = math.nan if any(math.isnan(other) for other in others) else min(others)
             goal = f"transprecision, the paper's network, {words}: VC and SMVC below M's and M_C's"
             ours = section.mean(quantity, model)
             yield Check(goal, _key(row, quantity), f"{quantity}: {model}, M and MC", ours, "<", bound)

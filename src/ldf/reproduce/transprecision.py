@@ -113,6 +113,7 @@ def jobs_of(options: Options) -> list[Job]:
     for name in options.kernels:
         if name not in KERNELS:
             raise ValueError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}")
+    _check_pool(options.sets, max(*SIZES, *options.sizes), POOL)
     return [
         Job(kernel, recipe, size, options.sets, options.epochs)
         for kernel in options.kernels
@@ -314,10 +315,14 @@ def data(kernel: Kernel) -> tuple[Sample, Sample]:
     return Sample(drawn[:TEST], targets[:TEST]), Sample(drawn[TEST:], targets[TEST:])
 
 
+def _check_pool(sets: int, size: int, rows: int) -> None:
+    if sets * size > rows:
+        raise ValueError(f"{sets} disjoint training sets of {size} need more than the pool's {rows} rows")
+
+
 def scattered(pool: Sample, sets: int, size: int) -> list[Ints]:
     """Disjoint random training sets: rows of the pool."""
-    if sets * size > len(pool.targets):
-        raise ValueError(f"{sets} disjoint training sets of {size} need more than the pool's {len(pool.targets)} rows")
+    _check_pool(sets, size, len(pool.targets))
     return list(np.arange(sets * size).reshape(sets, size))
 
 
@@ -328,7 +333,7 @@ def contradicting(pool: Sample, sets: int, size: int) -> list[Ints]:
     leave at least half of all pairs contradicted, or the one that comes closest. Any first rows of a set are such a set
     too.
     """
-    scattered(pool, sets, size)  # refuses what cannot be had
+    _check_pool(sets, size, len(pool.targets))
     rows = len(pool.targets)
     while rows > sets * size and Dominance(pool.configurations[:rows]).count() > PAIRS:
         rows = max(sets * size, rows * 3 // 4)
