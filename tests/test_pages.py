@@ -106,6 +106,16 @@ def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
     run(page, tmp_path)
 
 
+def test_every_module_is_in_the_reference() -> None:
+    source = ROOT / "src"
+    modules = {".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.py")}
+    pages = "\n".join(path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md"))
+    named = set(re.findall(r"^::: (\S+)$", pages, re.M))
+    missing = {name for name in modules - named if not name.endswith("__init__") and "ldf.reproduce." not in name}
+    assert not missing
+    assert "ldf.reproduce" in named, "with its submodules"
+
+
 def test_blocks_know_language_title_and_what_they_follow() -> None:
     text = (
         '```python\nprint(1)\n```\n\n```text\n1\n```\nwords\n```csv title="a.csv"\nx\n```\n'

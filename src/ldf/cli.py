@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from . import __version__
-from .transprecision import commands as transprecision
+from . import cli_transprecision as transprecision
 
 if TYPE_CHECKING:
     from .proxies.problem import Problem, Solver

@@ -29,8 +29,8 @@ TARGET = "The column to learn; by default target or, where there is none, error,
 @app.command()
 def kernels() -> None:
     """List the kernels and their variables."""
-    from ..text import table
-    from .kernels import KERNELS
+    from .text import table
+    from .transprecision.kernels import KERNELS
 
     rows = [[name, len(one.variables), one.summary, ", ".join(one.variables)] for name, one in KERNELS.items()]
     short = [[*row[:3], row[3] if len(str(row[3])) < 70 else f"{str(row[3])[:67]}..."] for row in rows]
@@ -48,8 +48,8 @@ def label(
     workers: Workers = None,
 ) -> None:
     """Draw configurations, run the kernel under each, and write widths, error and target, which is y."""
-    from .kernels import open_kernel
-    from .tables import label as run
+    from .transprecision.kernels import open_kernel
+    from .transprecision.tables import label as run
 
     chosen = open_kernel(kernel)
     begun = time.monotonic()
@@ -76,9 +76,9 @@ def train(
     """Fit a monotone predictor to a table of configurations; goes on where it was stopped."""
     import shutil
 
-    from .dominance import Dominance
-    from .predictor import Predictor
-    from .tables import read_table
+    from .transprecision.dominance import Dominance
+    from .transprecision.predictor import Predictor
+    from .transprecision.tables import read_table
 
     data = read_table(table, target, variable)
     pairs = Dominance(data.configurations).count()
@@ -110,10 +110,10 @@ def predict(
     repair: Annotated[bool, typer.Option("--repair/--no-repair", help="Make predictions monotone.")] = True,
 ) -> None:
     """Predict targets; repaired, they are monotone among themselves without exception."""
-    from ..files import check_writable, write_columns
-    from .dominance import Dominance
-    from .predictor import Predictor
-    from .tables import read_configurations
+    from .files import check_writable, write_columns
+    from .transprecision.dominance import Dominance
+    from .transprecision.predictor import Predictor
+    from .transprecision.tables import read_configurations
 
     check_writable(out, "predictions")
     loaded = Predictor.load(predictor)
@@ -138,9 +138,9 @@ def evaluate(
     """MAE, violated pairs and their size, before and after repair."""
     import numpy as np
 
-    from ..text import table as text
-    from .predictor import Predictor
-    from .tables import read_table
+    from .text import table as text
+    from .transprecision.predictor import Predictor
+    from .transprecision.tables import read_table
 
     loaded = Predictor.load(predictor)
     data = read_table(table, target, loaded.variables)
@@ -160,7 +160,7 @@ def evaluate(
 @app.command()
 def doctor(predictor: File) -> None:
     """Say whether the constraint holds, and what to change."""
-    from .predictor import Predictor
+    from .transprecision.predictor import Predictor
 
     facts = Predictor.load(predictor).facts
     typer.echo(f"{facts['model']}, {facts['recipe']} recipe, {facts['rows']} rows")
@@ -177,9 +177,9 @@ def tune(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Find the widths with the fewest bits that keep the error within a bound, each error measured by a run."""
-    from ..text import table
-    from . import tuner
-    from .kernels import open_kernel
+    from .text import table
+    from .transprecision import tuner
+    from .transprecision.kernels import open_kernel
 
     chosen = open_kernel(kernel)
     begun = time.monotonic()
