@@ -55,6 +55,7 @@ tbody tr:hover { background: var(--band); }
 .good { color: var(--good); }
 .bad { color: var(--bad); }
 figure { margin: 0; }
+.pictures figure:first-child { grid-column: 1 / -1; }
 img { display: block; max-width: 100%; height: auto; padding: 0.4rem; border-radius: 0.4rem; background: #ffffff; }
 figcaption, .legend { color: var(--soft); font-size: 0.9rem; }
 figcaption { margin-top: 0.4rem; }

@@ -196,7 +196,7 @@ def left(table: Table, work: Path, options: Options) -> dict[Path, float]:
         runs = options.runs(study)
         size = study.rows / LABELS
         found |= {
-            study.folder_of(run): size * cost.run[run.recipe] * run.epochs / 80 for run in runs if not study.done(run)
+            study.folder_of(run): BEGIN + size * cost.run[run.recipe] * run.epochs / 80 for run in runs if not study.done(run)
         }
         if table.repairs:
             rows = min(options.repairs, study.rows // 5)
@@ -219,6 +219,8 @@ class Cost:
     repair: float
 
 
+BEGIN = 3.0
+"""Of one core, for a run to read its labels, to fit its base and to be scored."""
 COSTS = {
     "case30_ieee": Cost({"shared": 0.02, "independent": 0.01}, {"paper": 50, "tuned": 35}, 0.02),
     "case118_ieee": Cost({"shared": 0.04, "independent": 0.04}, {"paper": 120, "tuned": 45}, 0.08),
