@@ -73,10 +73,11 @@ def test_the_run_is_whole_and_in_full() -> None:
     assert sum(path.stat().st_size for path in RESULTS.iterdir()) < 8e6
 
 
-def test_tables_have_five_seeds_or_more() -> None:
+def test_tables_have_five_seeds_or_more_but_for_one_that_says_so() -> None:
     rows = json.loads((RESULTS / "results.json").read_text())
-    few = {(row["table"], row["case"], row["recipe"]) for row in rows if row["model"] == "MCD" and row["seeds"] < 5}
-    assert not few
+    few = {(row["case"], row["recipe"], row["seeds"]) for row in rows if row["model"] == "MCD" and row["seeds"] < 5}
+    assert few == {("case300_ieee", "paper", 3)}
+    assert any("on 300 buses with three seeds" in note for note in PUBLISHED["power"].notes)
 
 
 def test_the_readme_shows_these_results() -> None:

@@ -196,7 +196,9 @@ def left(table: Table, work: Path, options: Options) -> dict[Path, float]:
         runs = options.runs(study)
         size = study.rows / LABELS
         found |= {
-            study.folder_of(run): BEGIN + size * cost.run[run.recipe] * run.epochs / 80 for run in runs if not study.done(run)
+            study.folder_of(run): BEGIN + size * cost.run[run.recipe] * run.epochs / 80
+            for run in runs
+            if not study.done(run)
         }
         if table.repairs:
             rows = min(options.repairs, study.rows // 5)

@@ -51,7 +51,7 @@ POWER = Published(
     cases=("case30_ieee", "case118_ieee", "case300_ieee"),
     hot_start={"shared": 0.01},
     labels={("case300_ieee", "independent"): 1000},
-    seeds={("case300_ieee", "paper"): 2},
+    seeds={("case300_ieee", "paper"): 3},
     errors={
         "case30_ieee": {
             "p": (3.3465, 0.3052, 0.0055),
@@ -82,7 +82,8 @@ POWER = Published(
         "Power: shared is one factor in [0.8, 1.2] for all loads, with a hot start from an optimal state within 1 %; "
         "independent a factor for each load, no hot start. Draws without a solution are left out and counted; of "
         "independent demands on 300 buses these are three of four, so 1000 labels stand in for 4000. "
-        "The paper's recipe is run on shared demands, ours on both.",
+        "The paper's recipe is run on shared demands, on 300 buses with three seeds (each network takes seven minutes "
+        "of a core, each repair a second); ours on both.",
         "All models of a table see the same inputs, the earlier state included; the paper gives it to the constrained "
         "models only. previous repeats the earlier state, linear is ridge regression, mean is a constant.",
         LINE,
