@@ -106,7 +106,9 @@ def test_left_of_a_network_is_what_is_not_in_the_folder(tmp_path: Path, monkeypa
     assert set(moved) == set(errors) | {run / "repairs-100.json" for run in runs}
     cost = networks.COSTS["24-pipe"]
     assert errors[folder / "labels"] == 400 * cost.label["shared"]
-    assert errors[runs[0]] == pytest.approx(cost.run["tuned"] / 100), "a tenth of the labels and of the epochs"
+    assert errors[runs[0]] == pytest.approx(networks.BEGIN + cost.run["tuned"] / 100), (
+        "a tenth of the labels and of the epochs"
+    )
     assert moved[runs[0] / "repairs-100.json"] == 80 * cost.repair, "a fifth of the labels can be repaired"
     for made in (runs[0] / "scores.json", runs[1] / "repairs-100.json"):
         made.parent.mkdir(parents=True)
@@ -184,13 +186,13 @@ def test_a_quick_run_has_less_of_everything_and_says_so(chosen) -> None:
     assert all(options.quick for options in quick.values())
     assert not any(options.quick for options in whole.values())
     one, other = quick["gas-errors"], whole["gas-errors"]
-    assert (one.samplings, one.samples, one.seeds, one.epochs, one.repairs) == (("shared",), 120, 2, 6, 5)
+    assert (one.samplings, one.samples, one.seeds, one.epochs, one.repairs) == (("shared",), 100, 2, 6, 5)
     assert other.samplings == ("shared", "independent")
     assert (other.samples, other.seeds, other.epochs, other.repairs) == (None, None, None, 100)
     one, other = quick["transprecision"], whole["transprecision"]
     assert (one.sets, one.epochs, other.sets, other.epochs) == (2, 20, 10, None)
     one, other = quick["fairness"], whole["fairness"]
-    assert (one.folds, one.epochs, other.folds, other.epochs) == (2, 4, 5, None)
+    assert (one.folds, one.epochs, other.folds, other.epochs) == (2, 2, 5, None)
     assert one.readings == fairness.PANELS
     asked = chosen("all", quick=True, samples=50, seeds=3, epochs=9, repairs=7, samplings=["independent"])
     own = asked["violations"]
