@@ -10,6 +10,13 @@ from ldf.__main__ import main
 # The networks here are small: a second thread costs more than it brings, and the tests run side by side.
 torch.set_num_threads(1)
 
+SLOW = ("test_pages.py", "test_examples.py", "test_cli.py")
+"""Files that take minutes: they come first, so that both workers end together."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: SLOW.index(item.path.name) if item.path.name in SLOW else len(SLOW))
+
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list:

@@ -167,7 +167,7 @@ def test_predictions_with_and_without_repair(made: Path, tmp_path: Path, call) -
     done = call(*ask, "answers.csv", cwd=tmp_path)
     pairs = Dominance(table).count()
     assert done.stdout == f"60 predictions in answers.csv; 0 of {pairs} dominated pairs violated\n"
-    assert done.stderr == "Warning: 2 of them are outside of what was trained on\n"
+    assert done.stderr == "Warning: 2 of them outside of what was trained on\n"
     with (tmp_path / "answers.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == [*data.variables, "predicted", "outside"]

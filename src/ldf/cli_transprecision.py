@@ -125,7 +125,7 @@ def predict(
     write_columns(out, columns | {"predicted": values.tolist(), "outside": outside.tolist()})
     typer.echo(f"{len(asked)} predictions in {out}; {found.violated} of {found.pairs} dominated pairs violated")
     if outside.any():
-        typer.echo(f"Warning: {int(outside.sum())} of them are outside of what was trained on", err=True)
+        typer.echo(f"Warning: {int(outside.sum())} of them outside of what was trained on", err=True)
 
 
 @app.command()

@@ -40,7 +40,7 @@ class Trees:
     ) -> None:
         import lightgbm
 
-        self.lagrangian, self.held = lagrangian, features[held]
+        self.lagrangian, self.held, self.threads = lagrangian, features[held], settings["num_threads"]
         label = given.labels[rows].astype(np.float64)
         self.weight = given.weights[rows] / given.weights[rows].mean()
         share = float(np.clip(np.average(label, weights=self.weight), 1e-6, 1 - 1e-6))
@@ -81,7 +81,10 @@ class Trees:
 
     def raw(self, features: Arrays, start: int = 0, count: int = -1) -> Arrays:
         """The sum of some trees' scores."""
-        found = self.booster.predict(features, raw_score=True, start_iteration=start, num_iteration=count)
+        # Without a number of threads of its own, prediction would set LightGBM's back to all cores.
+        found = self.booster.predict(
+            features, raw_score=True, start_iteration=start, num_iteration=count, num_threads=self.threads
+        )
         return np.asarray(found, dtype=np.float64)
 
     def forget(self) -> Floats:
