@@ -368,13 +368,13 @@ def reproduce(
     _report(plan.plan(wish, out, work or out / "work"), out, workers)
 
 
-def _report(jobs: Sequence[Job], out: Path, workers: int | None, title: str = "") -> None:
+def _report(jobs: Sequence[Job], out: Path, workers: int | None) -> None:
     """Say how long it takes, make the tables, and end with 1 where one of them is missing."""
     from .reproduce import plan, targets
     from .reproduce.tables import terminal
 
     typer.echo(plan.expected(jobs, workers or os.cpu_count() or 1), err=True)
-    parts, missing, page = plan.run(jobs, out, _command(), title)
+    parts, missing, page = plan.run(jobs, out, _command())
     for part in parts:
         typer.echo(terminal(part.rows) + "\n")
     if len(parts) > 1:

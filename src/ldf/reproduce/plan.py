@@ -193,7 +193,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def run(jobs: Sequence[Job], out: Path, command: str, title: str = "") -> tuple[list[Part], dict[str, str], Path]:
+def run(jobs: Sequence[Job], out: Path, command: str) -> tuple[list[Part], dict[str, str], Path]:
     """Make every table and the report; one that cannot be made does not keep the others from it.
 
     Returns:
@@ -214,5 +214,5 @@ def run(jobs: Sequence[Job], out: Path, command: str, title: str = "") -> tuple[
                 raise
             sys.stderr.write(f"ldf: {job.name}: {error}\n")
             missing[job.name] = str(error)
-    title = title or (parts[0].title if len(jobs) == 1 else TITLE)
+    title = parts[0].title if len(jobs) == 1 else TITLE
     return parts, missing, write(out, title, parts, {"command": command, **page.machine()}, missing)
