@@ -150,6 +150,7 @@ def make(name: str, table: Table, out: Path, work: Path, options: Options) -> Pa
         notes += [note for note in published.notes if note not in notes]
         runs = options.runs(study)
         study.train(runs)
+        first = (study is studies[0]) and recipes[-1]  # whose pictures are shown at once
         if table.errors:
             rows += error_rows(study, runs, recipes)
             for recipe in recipes:
@@ -158,7 +159,7 @@ def make(name: str, table: Table, out: Path, work: Path, options: Options) -> Pa
                 path = f"nu-{problem.name}-{study.sampling.mode}-{recipe}.png"
                 traces_figure(histories, out / path, titles)
                 caption = f"Mean ν per law over the epochs: {about}, {recipe} recipe, seed 0."
-                figures.append(Figure(path, caption, "Violations over the epochs"))
+                figures.append(Figure(path, caption, "" if recipe == first else "Violations over the epochs"))
         if table.repairs:
             repaired = study.repair(runs, options.repairs)
             rows += violation_rows(study, repaired, recipes, options.repairs)
@@ -170,8 +171,7 @@ def make(name: str, table: Table, out: Path, work: Path, options: Options) -> Pa
                 path = f"network-{problem.name}-{study.sampling.mode}-{recipe}.png"
                 picture(study, _first(study, runs, recipe, "MCD"), data, out / path)
                 caption = f"The test row that keeps the laws least, before and after repair: {about}, {recipe}, MCD."
-                shown = "" if recipe == recipes[-1] and study is studies[0] else "Maps of the networks"
-                figures.append(Figure(path, caption, shown))
+                figures.append(Figure(path, caption, "" if recipe == first else "Maps of the networks"))
     for recipe, histories in ascents.items():
         path = f"multipliers-{name}-{recipe}.png"
         multipliers_figure(histories, out / path, titles)
