@@ -281,7 +281,6 @@ def test_one_table_alone_has_its_own_title_and_its_own_error(tmp_path: Path, cap
     assert (len(parts), missing, capsys.readouterr().err) == (1, {}, "")
     assert "<h1>Title</h1>" in page.read_text()
     assert "is missing" not in page.read_text()
-    assert "<h1>Another</h1>" in plan.run([job("two")], tmp_path / "b", "ldf x", "Another")[2].read_text()
     with pytest.raises(DataError, match="no data"):
         plan.run([job("one", made=DataError("no data"))], tmp_path / "c", "ldf x")
     assert not (tmp_path / "c").exists()
