@@ -75,7 +75,8 @@ def on_files(files: Any, config: Any) -> Any:
     for picture in sorted(RESULTS.glob("*.png")):
         files.append(File.generated(config, f"results/{picture.name}", abs_src_path=str(picture)))
     files.append(File.generated(config, "results/table.md", content=(RESULTS / "table.md").read_text()))
-    files.append(File.generated(config, "report/index.html", content=report.page_of(RESULTS)))
+    page = report.page_of(RESULTS).replace('href="table.md"', 'href="../results/table.html"')
+    files.append(File.generated(config, "report/index.html", content=page))
     files.append(File.generated(config, "report/results.json", content=(RESULTS / "results.json").read_text()))
     return files
 

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING
 
 from .. import page
 from .report import write
-from .tables import Part
+from .tables import NETWORKS, Part
 
 if TYPE_CHECKING:
     from ..proxies.sampling import Mode
 
-NETWORKS = ("power-errors", "gas-errors", "violations")
-"""The tables on power and gas networks."""
 FAIR = ("fairness", "relaxed-fairness", "fairness-traces")
 """The tables on fair classifiers."""
 TABLES = (*NETWORKS, "transprecision", *FAIR)

@@ -20,6 +20,9 @@ Row = Mapping[str, Any]
 KEYS = ("table", "case", "sampling", "recipe", "model", "quantity", "mean", "std", "seeds", "unit", "paper")
 """What every row has."""
 
+NETWORKS = ("power-errors", "gas-errors", "violations")
+"""The tables on power and gas networks."""
+
 BASELINES = ("mean", "linear", "previous")
 """Models that are no networks."""
 
@@ -283,8 +286,9 @@ def glance(parts: Sequence[Part]) -> list[Line]:
             row = section.cells.get((quantity, "MCD"))
             if row is None or row["paper"] is None or row["table"] == "fairness-traces":  # the ends of its lines
                 continue
-            key = (*(row[name] for name in ("table", "case")), protocol(row), row.get("slack"), quantity)
-            line = lines.setdefault(key, {"values": {}, "figures": {}, "paper": row["paper"], "unit": row["unit"]})
+            line = lines.setdefault(
+                key_of(row), {"values": {}, "figures": {}, "paper": row["paper"], "unit": row["unit"]}
+            )
             line["values"][row["recipe"]] = section.mean(quantity, "MCD")
             line["figures"][row["recipe"]] = section.figure(quantity, "MCD")
             simple = {model: section.mean(quantity, model) for model in section.models if model in BASELINES}
@@ -305,6 +309,10 @@ def glance(parts: Sequence[Part]) -> list[Line]:
     return found
 
 
-def protocol(row: Row) -> str | None:
-    """How demands are drawn; both kinds of training sets of transprecision stand against the same figure."""
-    return row["sampling"] if row["sampling"] in ("shared", "independent") else None
+def key_of(row: Row, quantity: str | None = None) -> tuple[Any, ...]:
+    """Table, case, sampling, slack and quantity: what a figure of the paper and ours have in common.
+
+    Both kinds of training sets of transprecision stand against the same figure: there, the sampling is None.
+    """
+    sampling = row["sampling"] if row["sampling"] in ("shared", "independent") else None
+    return (row["table"], row["case"], sampling, row.get("slack"), quantity or row["quantity"])

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .tables import Part, Row, Section, protocol, sections_of
+from .tables import NETWORKS, Part, Row, Section, key_of, sections_of
 
-NETWORKS = ("power-errors", "gas-errors", "violations")
 GAP = 0.01
 """A pooled difference of rates that is as good as none."""
 STANDARD_ERROR = {"bank-balanced-age": 0.0225}
@@ -81,26 +80,22 @@ def summary(parts: Sequence[Part]) -> list[str]:
     ]
 
 
-def _key(row: Row, quantity: str) -> tuple[Any, ...]:
-    return (row["table"], row["case"], protocol(row), row.get("slack"), quantity)
-
-
 def _networks(section: Section, row: Row) -> Iterator[Check]:
     like = "as in the paper" if row["sampling"] == "shared" else "harder than the paper's"
     goal = f"{row['table']}, {row['sampling']} demands ({like}): MCD at or below the paper's M_C^D"
     for quantity in section.quantities:
         bound = section.paper(quantity, "MCD")
         if not math.isnan(bound):
-            yield Check(goal, _key(row, quantity), f"{quantity}: MCD", section.mean(quantity, "MCD"), "≤", bound)
+            yield Check(goal, key_of(row, quantity), f"{quantity}: MCD", section.mean(quantity, "MCD"), "≤", bound)
 
 
 def _transprecision(section: Section, row: Row) -> Iterator[Check]:
     if row["recipe"] == "tuned":
         ours, bound = section.mean("MAE y", "MCD repaired"), section.mean("MAE y", "LightGBM")
         goal = "transprecision, tuned: after repair, MAE below LightGBM's"
-        yield Check(goal, _key(row, "MAE"), "MAE y: MCD repaired, LightGBM", ours, "<", bound)
+        yield Check(goal, key_of(row, "MAE"), "MAE y: MCD repaired, LightGBM", ours, "<", bound)
         goal = "transprecision, tuned: after repair, no violated pair"
-        yield Check(goal, _key(row, "VC"), "VC: MCD repaired", section.mean("VC", "MCD repaired"), "≤", 0.0)
+        yield Check(goal, key_of(row, "VC"), "VC: MCD repaired", section.mean("VC", "MCD repaired"), "≤", 0.0)
         return
     for model, words in (("MCD directed", "with directed pairs"), ("MCD", "with the printed dual step")):
         if model not in section.models:
@@ -110,21 +105,21 @@ def _transprecision(section: Section, row: Row) -> Iterator[Check]:
             bound = math.nan if any(math.isnan(other) for other in others) else min(others)
             goal = f"transprecision, the paper's network, {words}: VC and SMVC below M's and M_C's"
             ours = section.mean(quantity, model)
-            yield Check(goal, _key(row, quantity), f"{quantity}: {model}, M and MC", ours, "<", bound)
+            yield Check(goal, key_of(row, quantity), f"{quantity}: {model}, M and MC", ours, "<", bound)
         goal = f"transprecision, the paper's network, {words}: MAE no worse than M's"
         ours, bound = section.mean("MAE", model), section.mean("MAE", "M")
-        yield Check(goal, _key(row, "MAE"), f"MAE: {model}, M", ours, "≤", bound)
+        yield Check(goal, key_of(row, "MAE"), f"MAE: {model}, M", ours, "≤", bound)
 
 
 def _fairness(section: Section, row: Row) -> Iterator[Check]:
     if row["recipe"] == "paper":
         goal = "fairness, the paper's recipe: DT of MCD at or below the paper's M_C^D"
         ours, bound = section.mean("DT", "MCD"), section.paper("DT", "MCD")
-        yield Check(goal, _key(row, "DT"), "DT: MCD", ours, "≤", bound)
+        yield Check(goal, key_of(row, "DT"), "DT: MCD", ours, "≤", bound)
         return
     for model in ("MCD", "boosting MCD"):
         if model in section.models:
             bound = max(GAP, STANDARD_ERROR.get(row["case"], 0.0))
             ours = abs(section.mean("signed DT", model))
             goal = "fairness, tuned: |mean signed DT| below .01, or one standard error where that is more"
-            yield Check(goal, _key(row, "DT"), f"|signed DT|: {model}", ours, "<", bound)
+            yield Check(goal, key_of(row, "DT"), f"|signed DT|: {model}", ours, "<", bound)
