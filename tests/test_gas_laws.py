@@ -708,6 +708,18 @@ def test_prices_are_named_by_junction_in_the_objectives_units() -> None:
     assert max(prices.values()) > 0.05
 
 
+def test_pressure_prices_are_for_a_bar_more() -> None:
+    net, h = small(), 1e-3  # bar
+    shown = Gas(net).duals(OGF(net).solve())["pressure_prices"]
+    higher, lower = (
+        OGF(dataclasses.replace(net, p_min=net.p_min + sign * h * 1e5 * np.array([0, 0, 1, 0]))).solve().objective
+        for sign in (1, -1)
+    )
+    assert shown["C"] == pytest.approx((higher - lower) / (2 * h), rel=1e-3), "C stands at its lower limit"
+    assert shown["C"] > 0.01
+    assert shown["B"] == pytest.approx(0, abs=1e-5)
+
+
 def test_an_entry_of_the_demand_is_a_junction_in_kilograms_per_second() -> None:
     problem = Gas(small())
     assert problem.entry(2) == ("demand at junction C", "kg/s", 100.0)

@@ -14,13 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from grids import TEXT, change, three
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from killed_labelling import ROWS, SAMPLING, SEED, run
+from labelled import without_prices
 
 from ldf.power.problem import Power
-from ldf.proxies import labelling, load_problem, open_problem
+from ldf.proxies import dataset, labelling, load_problem, open_problem
 from ldf.proxies.labelling import DatasetError, label, read_manifest
 from ldf.proxies.nlp import Solution
 from ldf.proxies.sampling import Sampling
@@ -175,6 +177,7 @@ def test_shards_have_schema_and_facts(made: Path, problem: Power) -> None:
             "demand": vector[28],
             "state": vector[38],
             "objective": pa.float64(),
+            "prices": vector[28],
         }
         facts = json.loads(read.schema.metadata[b"ldf"])
         assert (facts["kind"], facts["case"], facts["seed"], facts["number"]) == ("power", "case14_ieee", 0, number)
@@ -196,7 +199,8 @@ def test_rows_are_the_first_draws_that_can_be_solved(made: Path, problem: Power)
     rows, solver = first(made), problem.solver()
     assert rows.num_rows == 30
     indices = column(rows, "draw")
-    demands, states, objectives = (column(rows, name) for name in ("demand", "state", "objective"))
+    names = ("demand", "state", "objective", "prices")
+    demands, states, objectives, prices = (column(rows, name) for name in names)
     row = 0
     for index in range(indices.max() + 1):
         demand = problem.nominal * MIXED.draw(0, index, problem.loads)[0]
@@ -207,6 +211,7 @@ def test_rows_are_the_first_draws_that_can_be_solved(made: Path, problem: Power)
             assert objectives[row] == pytest.approx(cold.objective, rel=1e-6)
             pg = problem.quantities["pg"]
             np.testing.assert_allclose(states[row][pg], cold.state[pg], atol=1e-3)
+            np.testing.assert_allclose(prices[row], problem.prices(cold), atol=1e-3)
             row += 1
     assert row == 30
 
@@ -227,14 +232,48 @@ def test_with_a_hot_start_each_row_has_an_earlier_optimum(problem: Power, tmp_pa
     make(problem, tmp_path, 10, Sampling("independent", 0.9, 1.1, hot_start=0.03))
     rows, solver = first(tmp_path), problem.solver()
     assert rows.num_rows == 10
-    names = ("earlier_demand", "earlier_state", "demand", "state")
+    names = ("earlier_demand", "earlier_state", "earlier_prices", "demand", "state", "prices")
     pg = problem.quantities["pg"]
-    for before, before_state, demand, state in zip(*(column(rows, name) for name in names), strict=True):
+    for before, before_state, before_prices, demand, state, prices in zip(
+        *(column(rows, name) for name in names), strict=True
+    ):
         varied = problem.nominal != 0
         ratio = demand[varied] / before[varied]
         assert 0 < np.abs(ratio - 1).max() <= 0.03 + 1e-12
-        np.testing.assert_allclose(before_state[pg], solver.solve(before).state[pg], atol=1e-3)
-        np.testing.assert_allclose(state[pg], solver.solve(demand).state[pg], atol=1e-3)
+        earlier, now = solver.solve(before), solver.solve(demand)
+        np.testing.assert_allclose(before_state[pg], earlier.state[pg], atol=1e-3)
+        np.testing.assert_allclose(state[pg], now.state[pg], atol=1e-3)
+        np.testing.assert_allclose(before_prices, problem.prices(earlier), atol=1e-3)
+        np.testing.assert_allclose(prices, problem.prices(now), atol=1e-3)
+
+
+# ---------------------------------------------------------------- labels made before there were prices
+
+
+@pytest.mark.parametrize("old", [slice(None), slice(0, 1), slice(-1, None)], ids=["all", "the first", "the last"])
+def test_shards_without_prices_make_a_data_set_without_prices(made: Path, tmp_path: Path, old: slice) -> None:
+    copied(made, tmp_path)
+    for shard in sorted(tmp_path.glob("shard-*.parquet"))[old]:
+        without_prices(shard)
+    ours, whole = dataset.load(tmp_path), dataset.load(made)
+    assert whole.prices.shape == (30, 28)
+    assert ours.prices is ours.earlier_prices is ours.priced() is None
+    for name in ("demand", "state", "objective"):
+        assert torch.equal(getattr(ours, name), getattr(whole, name))
+
+
+def test_a_data_set_begun_without_prices_is_gone_on_with(problem: Power, tmp_path: Path) -> None:
+    sampling = Sampling("shared", hot_start=0.01)
+    make(problem, tmp_path, 12, sampling)
+    kept = sorted(tmp_path.glob("shard-*.parquet"))
+    for shard in kept:
+        without_prices(shard)
+    before = {shard: shard.read_bytes() for shard in kept}
+    make(problem, tmp_path, 30, sampling)
+    assert {shard: shard.read_bytes() for shard in kept} == before
+    assert "earlier_prices" in pq.read_schema(max(tmp_path.glob("shard-*.parquet"))).names
+    data = dataset.load(tmp_path)
+    assert (len(data), data.hot, data.prices, data.earlier_prices) == (30, True, None, None)
 
 
 # ---------------------------------------------------------------- the same rows, whatever happens

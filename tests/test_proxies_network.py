@@ -1,5 +1,6 @@
 """The network that stands in for a solver: its closed-form base, its scaling, its bounds."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +9,9 @@ import torch
 from labelled import formula, labelled
 from torch import Tensor, nn
 
-from ldf.proxies.dataset import Dataset
+from ldf.proxies.dataset import Dataset, divide
 from ldf.proxies.network import CONSTANT, PENALTIES, Architecture, Proxy, Rows, build, components, ridge
-from ldf.proxies.training import RECIPES, divide
+from ldf.proxies.training import RECIPES
 
 TUNED, PAPER = RECIPES["tuned"].architecture, RECIPES["paper"].architecture
 BARE = Architecture(layers=0, width=None, skip=True, bounded=False)
@@ -32,6 +33,11 @@ def built(data: Dataset, architecture: Architecture = TUNED, wild: float = 0.0) 
     if wild:
         nn.init.normal_(proxy.network[-1].weight, std=wild, generator=torch.Generator().manual_seed(1))
     return proxy
+
+
+def learnt(data: Dataset, what: str) -> tuple[Dataset, Mapping[str, slice]]:
+    """Rows with states or with prices to learn, and their parts."""
+    return (data.priced(), data.problem.priced) if what == "prices" else (data, data.problem.quantities)
 
 
 def outputs(proxy: Proxy, rows: Rows) -> Tensor:
@@ -164,11 +170,13 @@ def test_targets_and_states_undo_each_other(data: dict[str, Dataset], mode: str,
     assert torch.allclose(again[:, proxy.free], data[mode].state[:, proxy.free], rtol=0, atol=1e-12)
 
 
-def test_the_residual_of_every_quantity_has_size_one(data: dict[str, Dataset]) -> None:
-    fitted, chosen = divide(data["independent"].split()[0], 0)
+@pytest.mark.parametrize("what", ["states", "prices"])
+def test_the_residual_of_every_part_has_size_one(data: dict[str, Dataset], what: str) -> None:
+    rows, parts = learnt(data["independent"], what)
+    fitted, chosen = divide(rows.split()[0], 0)
     proxy = build(TUNED, fitted, chosen, seed=0, linear=True)
     targets = proxy.targets(fitted.state, proxy.base(Rows.of(fitted)))
-    for name, part in fitted.problem.quantities.items():
+    for name, part in parts.items():
         members = (proxy.free >= part.start) & (proxy.free < part.stop)
         assert float(targets[:, members].square().mean().sqrt()) == pytest.approx(1, rel=1e-6), name
 
@@ -176,16 +184,21 @@ def test_the_residual_of_every_quantity_has_size_one(data: dict[str, Dataset]) -
 # ---------------------------------------------------------------- temper
 
 
+@pytest.mark.parametrize("what", ["states", "prices"])
 @pytest.mark.parametrize("wild", [0.01, 1.0, 30.0])
-def test_tempering_never_harms(data: dict[str, Dataset], wild: float) -> None:
-    _, chosen = divide(data["independent"].split()[0], 0)
-    proxy = built(data["independent"], replace(TUNED, bounded=False), wild)
+def test_tempering_never_harms(data: dict[str, Dataset], wild: float, what: str) -> None:
+    rows, parts = learnt(data["independent"], what)
+    _, chosen = divide(rows.split()[0], 0)
+    proxy = built(rows, replace(TUNED, bounded=False), wild)
     base, before = proxy.base(Rows.of(chosen)), proxy.predict(Rows.of(chosen))
+    unit = proxy.scale.clone()
     proxy.temper(chosen)
     after = proxy.predict(Rows.of(chosen))
-    for name, part in chosen.problem.quantities.items():
+    for name, part in parts.items():
         errors = [float((x - chosen.state)[:, part].square().mean()) for x in (after, before, base)]
         assert errors[0] <= min(errors[1:]) * (1 + 1e-9), name
+        factors = (proxy.scale / unit)[(proxy.free >= part.start) & (proxy.free < part.stop)]
+        assert torch.allclose(factors, factors[0], rtol=1e-9), "one for all of a part"
 
 
 def test_the_factor_is_the_best_between_nothing_and_all() -> None:

@@ -18,7 +18,7 @@ from ldf.batch import Batch
 from ldf.certificate import certify
 from ldf.proxies import KINDS, dataset, kind_of, load_problem, open_problem
 from ldf.proxies.dataset import Dataset
-from ldf.proxies.evaluation import evaluate
+from ldf.proxies.evaluation import evaluate, price_errors
 from ldf.proxies.files import read_demands, write_answers
 from ldf.proxies.labelling import Labeller, Origin, label
 from ldf.proxies.network import Rows
@@ -99,12 +99,10 @@ class TestProblem:
         assert (problem.nominal[problem.loads < 0] == 0).all()
         assert set(problem.controls.values()) <= set(problem.quantities)
         assert {law.name for labels in (True, False) for law in subject.laws(labels)} <= set(problem.laws)
-        for name in [
-            *problem.present(subject.optimum.state),
-            *problem.duals(subject.optimum),
-            *problem.laws,
-            "objective",
-        ]:
+        count = subject.data.prices.shape[1]
+        assert sorted(i for part in problem.priced.values() for i in range(count)[part]) == list(range(count))
+        assert {len(range(count)[part]) for part in problem.priced.values()} == {len(problem.nodes)}
+        for name in [*problem.present(subject.optimum.state), *problem.priced, *problem.laws, "objective"]:
             assert name in problem.units
         assert set(problem.reported(subject.data.state)) == set(QUANTITIES[problem.kind])
         assert PUBLISHED[problem.kind].names.keys() >= {*problem.controls, *QUANTITIES[problem.kind]}
@@ -169,15 +167,26 @@ class TestProblem:
     def test_a_demand_beyond_all_means_has_no_solution(self, subject: Subject) -> None:
         assert not subject.problem.solver().solve(100 * subject.problem.nominal).solved
 
-    def test_prices_are_what_more_demand_costs(self, subject: Subject) -> None:
+    def test_prices_of_labels_are_what_more_demand_costs(self, subject: Subject) -> None:
         problem, solver, step = subject.problem, subject.problem.solver(), 1e-4
-        prices = list(problem.duals(subject.optimum)["prices"].values())
+        for demand, prices in zip(subject.data.demand[:2].numpy(), subject.data.prices[:2].numpy(), strict=True):
+            for entry in np.flatnonzero(problem.loads >= 0)[[0, 1, 2, -1]]:
+                shift = np.zeros(len(problem.nominal))
+                shift[entry] = step
+                more, less = (solver.solve(demand + sign * shift).objective for sign in (1, -1))
+                _, _, factor = problem.entry(entry)
+                assert prices[entry] == pytest.approx((more - less) / (2 * step * factor), rel=1e-3, abs=2e-4)
+
+    def test_prices_are_named_by_part_and_node(self, subject: Subject) -> None:
+        problem, prices = subject.problem, subject.problem.prices(subject.optimum)
+        shown = problem.duals(subject.optimum)
+        assert list(shown) == list(problem.priced)
+        for name, part in problem.priced.items():
+            assert list(shown[name]) == [str(node) for node in problem.nodes]
+            assert list(shown[name].values()) == prices[part].tolist()
         for entry in np.flatnonzero(problem.loads >= 0)[:3]:
-            shift = np.zeros(len(problem.nominal))
-            shift[entry] = step
-            more, less = (solver.solve(problem.nominal + sign * shift).objective for sign in (1, -1))
-            _, _, factor = problem.entry(entry)
-            assert prices[entry] == pytest.approx((more - less) / (2 * step * factor), rel=1e-3, abs=1e-4)
+            place = problem.entry(entry)[0].split()[-1]
+            assert shown["prices"][place] == prices[entry]
 
     def test_a_label_does_not_depend_on_where_labelling_began(self, subject: Subject) -> None:
         origin = Origin(subject.problem.kind, "x", "x", 0, 10, Sampling("independent"))
@@ -229,6 +238,17 @@ class TestProblem:
                 assert (found >= torch.from_numpy(subject.problem.lower)).all()
                 assert (found <= torch.from_numpy(subject.problem.upper)).all()
 
+    def test_predicted_prices_beat_a_constant_whatever_the_recipe(self, subject: Subject, runs: Runs) -> None:
+        problem, priced = subject.problem, subject.data.priced()
+        _, test = priced.split()
+        constant = price_errors(problem, baselines(priced)["mean"](test), test.state)
+        assert list(constant) == list(problem.priced)
+        first = runs["tuned", "MCD"].predict_prices(test.demand)
+        found = price_errors(problem, first, test.state)
+        assert all(found[name] < 0.7 * constant[name] for name in constant), (found, constant)
+        for run in runs.values():
+            assert torch.equal(run.predict_prices(test.demand), first)
+
     def test_what_is_trained_is_what_is_loaded(
         self, subject: Subject, runs: dict[tuple[str, str], Trained], tmp_path
     ) -> None:
@@ -236,6 +256,7 @@ class TestProblem:
         run.save(tmp_path)
         again = Trained.load(tmp_path)
         assert torch.equal(again.predict(subject.data.demand), run.predict(subject.data.demand))
+        assert torch.equal(again.predict_prices(subject.data.demand), run.predict_prices(subject.data.demand))
         assert again.problem.fingerprint == subject.problem.fingerprint
 
     def test_a_demand_unlike_the_training_rows_is_named(
@@ -369,6 +390,7 @@ class TestProblem:
         scores = json.loads(run("evaluate", "run", "--json"))
         assert list(scores) == ["mean", "linear", "MCD"]
         assert tuple(scores["MCD"]["errors"]) == QUANTITIES[kind]
+        assert all(tuple(found["prices"]) == tuple(subject.problem.priced) for found in scores.values())
         place = subject.problem.entry(int(np.flatnonzero(subject.problem.loads >= 0)[0]))[0].split()[-1]
         (tmp_path / "demands.csv").write_text(f"{place}\n20\n21\n")
         assert "2 certified in answers.csv" in run(

@@ -2,24 +2,25 @@
 
 import math
 import re
-from dataclasses import replace
+import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import kill_after_checkpoint
 from killed_training import EPOCHS, run
-from labelled import formula, labelled
+from labelled import formula, labelled, without_prices
 from torch import Tensor
 
 from ldf import CheckpointError, checkpoint
 from ldf.proxies import dataset, training
-from ldf.proxies.dataset import Dataset
-from ldf.proxies.evaluation import errors, evaluate
+from ldf.proxies.dataset import Dataset, divide
+from ldf.proxies.evaluation import Scores, errors, evaluate, price_errors
 from ldf.proxies.labelling import DatasetError
 from ldf.proxies.network import Rows
 from ldf.proxies.source import NetworkError
-from ldf.proxies.training import FILE, MODELS, RECIPES, Trained, baselines, divide, recipe_named, train
+from ldf.proxies.training import FILE, MODELS, PRICES, RECIPES, Trained, baselines, recipe_named, train
 from ldf.reproduce.tables import summary
 
 TRAINED = 43
@@ -53,16 +54,17 @@ def weights(run: Trained) -> Tensor:
 
 
 def same(first: Trained, second: Trained) -> None:
-    for part in ("proxy", "range"):
+    for part in ("proxy", "range", "prices"):
         ours, theirs = (getattr(x, part) for x in (first, second))
         ours, theirs = (x.state_dict() if isinstance(x, torch.nn.Module) else x for x in (ours, theirs))
         assert ours.keys() == theirs.keys()
         for name in ours:
             assert torch.equal(ours[name], theirs[name]), name
-    assert (first.memory is None) == (second.memory is None)
-    if first.memory is not None:
-        assert torch.equal(first.memory.demand, second.memory.demand)
-        assert torch.equal(first.memory.earlier_state, second.memory.earlier_state)
+    for ours, theirs in ((first.memory, second.memory), (first.price_memory, second.price_memory)):
+        assert (ours is None) == (theirs is None)
+        if ours is not None:
+            assert torch.equal(ours.demand, theirs.demand)
+            assert torch.equal(ours.earlier_state, theirs.earlier_state)
     assert first.facts == second.facts
     for a, b in zip(first.history.rows, second.history.rows, strict=True):
         assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
@@ -145,19 +147,21 @@ def test_no_test_row_is_looked_at(
 ) -> None:
     rows, honest = data[mode], trained(data[mode], recipe=recipe)
     hidden = rows.take(torch.arange(len(rows)))
-    for name in ("demand", "state", "objective", "earlier_demand", "earlier_state"):
+    for name in ("demand", "state", "objective", "prices", "earlier_demand", "earlier_state", "earlier_prices"):
         if getattr(hidden, name) is not None:
             getattr(hidden, name)[-12:] = torch.nan
     seen = []
     fit = training.fit
 
     def watch(proxy, columns, **options):
-        seen.extend(columns["demand"].tolist() + options["validation"]["demand"].tolist())
+        seen.append(columns["demand"].tolist() + options["validation"]["demand"].tolist())
         return fit(proxy, columns, **options)
 
     monkeypatch.setattr(training, "fit", watch)
     same(trained(hidden, recipe=recipe), honest)
-    assert sorted(seen) == sorted(rows.demand[:-12].float().tolist()), "every other row, once"
+    assert len(seen) == 2, "a network of states and one of prices"
+    for demands in seen:
+        assert sorted(demands) == sorted(rows.demand[:-12].float().tolist()), "every other row, once"
 
 
 def test_no_earlier_state_is_on_both_sides(data: dict[str, Dataset]) -> None:
@@ -204,6 +208,7 @@ def test_what_is_saved_is_what_is_loaded(data: dict[str, Dataset], tmp_path: Pat
     assert held.problem.fingerprint == done.problem.fingerprint
     demand = data[mode].demand * 1.003
     assert torch.equal(done.predict(demand), held.predict(demand))
+    assert torch.equal(done.predict_prices(demand), held.predict_prices(demand))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["case14_ieee.m", "history.csv", FILE, "run.json"]
 
 
@@ -223,14 +228,26 @@ def test_killed_and_resumed_is_never_killed_bit_for_bit(folders: dict[str, Path]
     assert not file.parent.exists(), "nothing of it is left in the end"
 
 
+def test_killed_while_prices_are_learnt_and_resumed_is_never_killed(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    file = folder / "checkpoint-prices" / "checkpoint.safetensors"
+    assert kill_after_checkpoint(file, 0.0, "killed_training.py", str(folders["shared"]), str(folder))
+    assert not (folder / FILE).exists()
+    assert 0 < checkpoint.load(file)[1]["epoch"] < PRICES.epochs, "it must have been killed before the end"
+    assert checkpoint.load(folder / "checkpoint" / file.name)[1]["epoch"] == EPOCHS, "states were learnt"
+    same(run(folders["shared"], folder), run(folders["shared"], None))
+    assert not list(folder.glob("checkpoint*")), "nothing of it is left in the end"
+
+
 def test_a_finished_run_is_read_not_trained_again(
     data: dict[str, Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = trained(data["independent"], folder=tmp_path, facts={"data": "here"})
     monkeypatch.setattr(training, "fit", lambda *_, **__: pytest.fail("it was trained again"))
-    (tmp_path / "checkpoint").mkdir()  # as a kill between the last two steps leaves it
+    for name in ("checkpoint", "checkpoint-prices"):  # as a kill between the last two steps leaves them
+        (tmp_path / name).mkdir()
     same(first, trained(data["independent"], folder=tmp_path, facts={"data": "moved"}))
-    assert not (tmp_path / "checkpoint").exists()
+    assert not list(tmp_path.glob("checkpoint*"))
 
 
 @pytest.mark.parametrize(
@@ -289,10 +306,10 @@ def test_damaged_and_foreign_models_are_refused(data: dict[str, Dataset], tmp_pa
         Trained.load(tmp_path)
     file.write_bytes(whole)
     tensors, facts = checkpoint.load(file)
-    del tensors["proxy.offset"]
-    checkpoint.save(file, tensors, facts)
-    with pytest.raises(CheckpointError, match=r"does not hold the network it describes.*offset"):
-        Trained.load(tmp_path)
+    for lost in ("proxy.offset", "prices.offset"):
+        checkpoint.save(file, {name: value for name, value in tensors.items() if name != lost}, facts)
+        with pytest.raises(CheckpointError, match=r"does not hold the network it describes.*offset"):
+            Trained.load(tmp_path)
     file.unlink()
     with pytest.raises(CheckpointError, match="is not a finished run; `ldf train` makes one"):
         Trained.load(tmp_path)
@@ -309,6 +326,44 @@ def test_a_run_whose_network_was_edited_is_refused(data: dict[str, Dataset], tmp
     file.unlink()
     with pytest.raises(NetworkError, match=r"as one \.m file, and holds 0"):
         Trained.load(tmp_path)
+
+
+# ---------------------------------------------------------------- prices
+
+
+@pytest.mark.parametrize("mode", ["independent", "shared"])
+def test_labels_without_prices_train_a_run_without_prices(folders: dict[str, Path], tmp_path: Path, mode: str) -> None:
+    shutil.copytree(folders[mode], tmp_path / "labels")
+    for shard in (tmp_path / "labels").glob("shard-*.parquet"):
+        without_prices(shard)
+    done = trained(dataset.load(tmp_path / "labels"), folder=tmp_path / "run")
+    tensors, facts = checkpoint.load(tmp_path / "run" / FILE)
+    assert not [name for name in (*tensors, *facts) if "prices" in name], "as runs were saved before"
+    held, whole = Trained.load(tmp_path / "run"), trained(dataset.load(folders[mode]))
+    for found in (done, held):
+        assert found.prices is found.price_memory is None
+        with pytest.raises(ValueError, match="this run of case14_ieee has no prices: label and train again"):
+            found.predict_prices(torch.zeros(1, 28, dtype=torch.float64))
+    demand = dataset.load(folders[mode]).demand
+    assert torch.equal(held.predict(demand), whole.predict(demand)), "states do not depend on whether there are prices"
+
+
+def test_with_a_hot_start_prices_begin_at_the_nearest_remembered(data: dict[str, Dataset]) -> None:
+    rows = data["shared"]
+    done, part = trained(rows), rows.split()[0]
+    demand = torch.from_numpy(rows.problem.nominal) * torch.tensor([[0.83], [1.0], [1.17]])
+    nearest = torch.cdist(demand, part.earlier_demand).argmin(1)
+    own = part.earlier_demand[nearest], part.earlier_prices[nearest]
+    assert torch.equal(done.predict_prices(demand), done.predict_prices(demand, own))
+    assert torch.equal(done.predict_prices(demand), done.prices.predict(Rows(demand, *own)))
+    other = own[0], own[1] + 1
+    assert not torch.equal(done.predict_prices(demand), done.predict_prices(demand, other))
+
+
+def test_prices_that_never_change_are_predicted_as_they_are(data: dict[str, Dataset]) -> None:
+    rows = replace(data["independent"], prices=torch.full_like(data["independent"].prices, 3.0))
+    found = trained(rows).predict_prices(rows.demand)
+    assert torch.allclose(found, rows.prices, rtol=0, atol=1e-7)
 
 
 # ---------------------------------------------------------------- what was trained on
@@ -381,10 +436,29 @@ def test_errors_are_shares_of_the_l1_norm_in_percent(data: dict[str, Dataset]) -
     assert found["pf"] == pytest.approx(100 * float((shown - flows).abs().sum() / flows.abs().sum()), rel=1e-9)
 
 
+def test_errors_of_prices_are_shares_of_the_l1_norm_by_part(data: dict[str, Dataset]) -> None:
+    problem, true = data["independent"].problem, data["independent"].prices
+    predicted = true.clone()
+    predicted[:, 3] += 0.5  # $/MWh at one bus
+    predicted[7, 14:] -= 0.25  # $/MVArh in one row
+    assert price_errors(problem, predicted, true) == {
+        "prices": pytest.approx(100 * 0.5 * 60 / float(true[:, :14].abs().sum()), rel=1e-9),
+        "reactive_prices": pytest.approx(100 * 0.25 * 14 / float(true[:, 14:].abs().sum()), rel=1e-9),
+    }
+    scores = evaluate(data["independent"].state, data["independent"], predicted)
+    assert scores.prices == price_errors(problem, predicted, true)
+
+
+def test_scores_without_prices_are_read_back(data: dict[str, Dataset]) -> None:
+    scores = evaluate(data["independent"].state, data["independent"])
+    assert scores.prices is None
+    assert Scores(**{name: value for name, value in asdict(scores).items() if name != "prices"}) == scores
+
+
 @pytest.mark.parametrize("mode", ["independent", "shared"])
 def test_the_labels_themselves_are_perfect(data: dict[str, Dataset], mode: str) -> None:
-    scores = evaluate(data[mode].state, data[mode])
-    assert set(scores.errors.values()) == {0.0}
+    scores = evaluate(data[mode].state, data[mode], data[mode].prices)
+    assert set(scores.errors.values()) == {0.0} == set(scores.prices.values())
     assert set(scores.violations) == set(scores.worst) == set(data[mode].problem.laws)
     assert max(scores.worst.values()) < 1e-6
     assert scores.gap < 1e-9
@@ -413,6 +487,18 @@ def test_baselines_are_a_constant_a_line_and_the_earlier_state(data: dict[str, D
     score = {name: evaluate(states, test).errors["p"] for name, states in found.items()}
     assert max(score["linear"], score["previous"]) < 0.2 * score["mean"]
     assert list(baselines(data["independent"])) == ["mean", "linear"]
+
+
+def test_prices_have_the_same_baselines(data: dict[str, Dataset]) -> None:
+    part, test = (rows.priced() for rows in data["shared"].split())
+    found = {name: predict(test) for name, predict in baselines(data["shared"].priced()).items()}
+    assert list(found) == ["mean", "linear", "previous"]
+    assert torch.allclose(found["mean"], part.prices.mean(0).expand(12, -1), rtol=0, atol=1e-12)
+    assert torch.equal(found["previous"], test.earlier_prices)
+    score = {name: price_errors(test.problem, prices, test.prices) for name, prices in found.items()}
+    for name in test.problem.priced:
+        assert max(score["linear"][name], score["previous"][name]) < 0.2 * score["mean"][name]
+    assert list(baselines(data["independent"].priced())) == ["mean", "linear"]
 
 
 def test_the_linear_baseline_is_linear() -> None:

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -34,6 +35,7 @@ Kind = Literal["power", "gas"]
 Mode = Literal["shared", "independent"]
 Model = Literal["M", "MC", "MCD"]
 RecipeName = Literal["paper", "tuned"]
+How = Literal["fast", "projection", "optimal", "none"]
 Modes = Literal["shared", "independent", "both"]
 Recipes = Literal["paper", "tuned", "both"]
 Table = Literal[
@@ -57,6 +59,9 @@ Run = Annotated[Path, typer.Argument(help="The folder of a trained network.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes; all cores by default.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Networks of each kind.")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the data; the recipe's own by default.")]
+STATUSES = ("certified", "uncertified", "unsolvable")
+TOGETHER = 256
+"""Demands that are answered at once."""
 DEMANDS = (
     "CSV or Parquet, a row for each demand. power: column p5 (or 5) is MW at bus 5, q5 MVAr there; q follows p at the "
     "nominal power factor. gas: column 5 (or q5) is kg/s at junction 5. What is left out keeps its nominal demand."
@@ -192,6 +197,7 @@ def train(
 
     from .proxies import dataset
     from .proxies import training as runs
+    from .proxies.answers import points_of
 
     torch.set_num_threads(1)
     labelled = dataset.load(data)
@@ -200,6 +206,7 @@ def train(
     chosen = runs.recipe_named(recipe)
     place = {"data": str(data.resolve())}
     done = runs.train(labelled, model, chosen, seed=seed, epochs=epochs, folder=out, facts=place, progress=True)
+    points_of(done, out, progress=True)
     typer.echo(f"{model} in {out}, best epoch {done.facts['best_epoch']} of {done.facts['epochs']}")
     typer.echo(done.facts["doctor"])
 
@@ -210,7 +217,7 @@ def evaluate(
     data: Annotated[Path | None, typer.Option(help="Another data set; by default the one trained on.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Errors, violations and cost gap on test rows, beside the baselines."""
+    """Errors of states and prices, violations and cost gap on test rows, beside the baselines."""
     from dataclasses import asdict
 
     from .proxies import dataset
@@ -227,13 +234,25 @@ def evaluate(
     if trained.proxy.hot and not labelled.hot:
         raise ValueError(f"{place} has no earlier states, and {run} was trained with a hot start")
     _, test = labelled.split()
-    scores = {name: score(predict(test), test) for name, predict in baselines(labelled).items()}
-    scores[trained.facts["model"]] = score(trained.proxy.predict(Rows.of(test)), test)
+    model = trained.facts["model"]
+    states = {name: predict(test) for name, predict in baselines(labelled).items()}
+    states[model] = trained.proxy.predict(Rows.of(test))
+    prices, priced = {}, labelled.priced()
+    if priced is not None:
+        _, rows = priced.split()
+        prices = {name: predict(rows) for name, predict in baselines(priced).items()}
+        if trained.prices is not None:
+            prices[model] = trained.prices.predict(Rows.of(rows))
+    scores = {name: score(found, test, prices.get(name)) for name, found in states.items()}
     if as_json:
         typer.echo(json.dumps({name: asdict(found) for name, found in scores.items()}, indent=1))
         return
     first = next(iter(scores.values()))
     lines = [[f"error {q} %", *[number(s.errors[q]) for s in scores.values()]] for q in first.errors]
+    lines += [
+        [f"error {part} %", *[number(s.prices[part]) if s.prices is not None else "–" for s in scores.values()]]
+        for part in first.prices or ()
+    ]
     lines += [[f"mean ν {law}", *[number(s.violations[law]) for s in scores.values()]] for law in first.violations]
     lines += [["cost gap %", *[number(s.gap) for s in scores.values()]]]
     typer.echo(table([f"{len(test)} test rows", *scores], lines))
@@ -244,49 +263,51 @@ def predict(
     run: Run,
     demands: Annotated[Path, typer.Option(help=DEMANDS)],
     out: Annotated[Path, typer.Option(help="The file to write answers to, .csv or .parquet.")],
-    repair: Annotated[bool, typer.Option("--repair", help="Move predictions to the nearest feasible state.")] = False,
+    repair: Annotated[
+        How,
+        typer.Option(
+            help="fast: the fastest that certifies, in milliseconds; projection: the nearest feasible state; optimal: "
+            "the optimum, by the solver from the prediction; none: the prediction as it is."
+        ),
+    ] = "fast",
+    tolerance: Annotated[
+        float, typer.Option(help="Certify answers that keep every law up to this, per unit or radians.")
+    ] = 1e-4,
     gap: Annotated[
-        bool, typer.Option("--gap/--no-gap", help="With --repair: solve each demand too, to certify the cost.")
-    ] = True,
+        bool, typer.Option("--gap", help="Solve each demand too, to say how far its answer's cost is from the optimum.")
+    ] = False,
 ) -> None:
-    """Answer demands with a trained network; each answer comes with its certificate."""
+    """Answer demands with a trained network: repaired, priced, and each with its certificate."""
     import torch
 
     from .files import check_writable
+    from .proxies.answers import Responder
     from .proxies.files import write_answers
-    from .proxies.repair import Certifier, Projection, Repair, Untouched
-    from .proxies.training import Trained
+    from .proxies.repair import Answer
     from .text import Progress
 
+    torch.set_num_threads(1)
     check_writable(out, "answers")
-    trained = Trained.load(run)
-    problem = trained.problem
-    wanted = torch.from_numpy(_demands(demands, problem))
-    begun = time.perf_counter()
-    predicted = trained.predict(wanted).numpy()
-    each = (time.perf_counter() - begun) / len(wanted)
-    solver = problem.solver()
-    method: Repair = Projection(solver) if repair else Untouched()
-
-    def optimum(demand: Any) -> float | None:
-        found = solver.solve(demand)
-        return found.objective if found.solved else None
-
-    method(wanted[0].numpy(), predicted[0])  # the solver is built when it is first asked: before the clock runs
-    certifier, answers = Certifier(problem), []
+    respond = Responder.open(run, repair, tolerance, gap, progress=True)
+    wanted = _demands(demands, respond.problem)
+    respond(wanted[0])  # solvers are built when they are first asked: before the clock runs
+    answers: list[Answer] = []
     line = Progress(len(wanted), "answer", None)
-    for demand, state, warning in zip(wanted.numpy(), predicted, trained.outside(wanted), strict=True):
-        best = optimum if repair and gap else None
-        answers.append(certifier.answer(demand, state, method, optimum=best, predicted_in=each, warning=warning))
+    for first in range(0, len(wanted), TOGETHER):
+        answers.extend(respond.many(wanted[first : first + TOGETHER]))
         line.update(len(answers), lambda: answers[-1].status)
-    write_answers(out, problem, answers)
+    write_answers(out, respond.problem, answers)
     for row, answer in enumerate(answers, 1):
         if answer.warning:
             typer.echo(f"Warning: demand {row} is outside of what was trained on: {answer.warning}", err=True)
         if answer.status == "unsolvable":
             typer.echo(f"demand {row} has no answer: {answer.reason}", err=True)
-    counts = {status: sum(a.status == status for a in answers) for status in ("certified", "uncertified", "unsolvable")}
-    typer.echo(f"{', '.join(f'{count} {status}' for status, count in counts.items() if count)} in {out}")
+    counts = Counter(answer.status for answer in answers)
+    routes = Counter(answer.repair for answer in answers if answer.status != "unsolvable")
+    said = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    ways = ", ".join(f"{count} by {route}" for route, count in routes.most_common())
+    each = 1e3 * sum(answer.seconds for answer in answers) / len(answers)
+    typer.echo(f"{said} at {tolerance:g} in {out} ({ways or 'none'}; {each:.3g} ms an answer)")
 
 
 @app.command()

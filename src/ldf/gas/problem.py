@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..proxies.nlp import Solution
+from ..proxies.points import Points
 from ..proxies.problem import Problem, columns, named, numbered
+from ..proxies.repair import Kept, Optimal, Repair
 from ..text import write_whole
 from .catalogue import load
 from .constraints import LAWS, GasLaws
@@ -51,6 +53,8 @@ class Gas(Problem):
     def __init__(self, network: Network) -> None:
         super().__init__(network, lambda: OGF(network), numbered(network.loads, network.junctions))
         self.network, self.assumptions = network, network.assumptions
+        self.nodes, n = network.junction, network.junctions
+        self.priced = {"prices": slice(0, n), "pressure_prices": slice(n, 2 * n)}
 
     def __repr__(self) -> str:
         return f"Gas({self.network})"
@@ -68,6 +72,10 @@ class Gas(Problem):
     def save(self, folder: Path) -> None:
         """The network as JSON, whatever it was read from."""
         write_whole(folder / FILE, to_json(self.network))
+
+    def fast(self, points: Points, tolerance: float) -> Repair:
+        """The prediction where it keeps all laws; elsewhere the optimum, which takes less time than the projection."""
+        return Kept(self, tolerance, Optimal(self.solver(), points))
 
     def _laws(self, dtype: torch.dtype) -> GasLaws:
         return GasLaws(self.network, dtype)
@@ -110,16 +118,12 @@ class Gas(Problem):
             "q": named(network.arc, state[part["q"]] * network.base_flow),
         }
 
-    def duals(self, solution: Solution) -> dict[str, dict[str, float]]:
-        """By junction: what the effort would rise by for a kg/s more of demand, and for a bar more of pressure.
+    def prices(self, solution: Solution) -> Floats:
+        """[2N] by junction: what the effort would rise by for a kg/s more of demand, then for a bar more of pressure.
 
         The latter is zero unless the pressure stands at a limit, and is for that limit.
         """
-        names = self.network.junction
-        return {
-            "prices": named(names, self.model.prices(solution)),
-            "pressure_prices": named(names, self.model.pressure_prices(solution) * BAR),
-        }
+        return np.concatenate([self.model.prices(solution), self.model.pressure_prices(solution) * BAR])
 
     def draw(self, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
         """Flows, pressures and, in red, what is violated."""

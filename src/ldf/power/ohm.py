@@ -71,3 +71,18 @@ def flows(arcs: Any, v_source: Any, v_target: Any, cos: Any, sin: Any) -> tuple[
     p = arcs.g_self * squared + product * (arcs.g_mutual * cos + arcs.b_mutual * sin)
     q = -arcs.b_self * squared + product * (arcs.g_mutual * sin - arcs.b_mutual * cos)
     return p, q
+
+
+def slopes(
+    arcs: Any, p: Any, q: Any, v_source: Any, v_target: Any
+) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
+    """Derivatives of p and of q of every arc by δ, v_i and v_j; with G = g_ii v_i², B = b_ii v_i² both give them:
+
+    ∂p/∂δ = −(q + B),  v_i ∂p/∂v_i = p + G,  v_j ∂p/∂v_j = p − G,
+    ∂q/∂δ =   p − G,   v_i ∂q/∂v_i = q − B,  v_j ∂q/∂v_j = q + B.
+    """
+    g, b = arcs.g_self * v_source * v_source, arcs.b_self * v_source * v_source
+    return (
+        (-(q + b), (p + g) / v_source, (p - g) / v_target),
+        (p - g, (q - b) / v_source, (q + b) / v_target),
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..proxies.nlp import Solution
+from ..proxies.points import Points
 from ..proxies.problem import Problem, columns, named, numbered
+from ..proxies.repair import Optimal, Repair
 from ..proxies.source import NetworkError
 from ..text import write_whole
 from .acopf import ACOPF
 from .case import Case, load
 from .constraints import LAWS, PowerLaws
+from .fast import FastDispatch
+from .flow import PowerFlow
 
 Floats = NDArray[np.float64]
 
@@ -44,7 +49,8 @@ class Power(Problem):
 
     def __init__(self, case: Case) -> None:
         super().__init__(case, lambda: ACOPF(case), np.tile(numbered(case.loads, case.buses), 2))
-        self.case = case
+        self.case, self.nodes, n = case, case.bus.tolist(), case.buses
+        self.priced = {"prices": slice(0, n), "reactive_prices": slice(n, 2 * n)}
 
     def __repr__(self) -> str:
         return f"Power({self.case})"
@@ -65,6 +71,23 @@ class Power(Problem):
     def save(self, folder: Path) -> None:
         """The network's own file."""
         write_whole(folder / f"{self.name}.m", self.case.text)
+
+    @cached_property
+    def flow(self) -> PowerFlow:
+        """The network's power flow."""
+        return PowerFlow(self.case)
+
+    def sensitivities(self, points: Points) -> dict[str, NDArray[Any]]:
+        """T = ∂[θ, v]/∂u, [K, 2N + 2, U]."""
+        if len(self.case.reference) > 1:
+            return {}
+        v, theta = (points.states[:, self.quantities[name]] for name in ("v", "theta"))
+        return {"moved": np.array([self.flow.sensitivity(at) for at in v * np.exp(1j * theta)], np.float32)}
+
+    def fast(self, points: Points, tolerance: float) -> Repair:
+        """Corrected power flows; with several reference buses, which a power flow does not have, the optimum."""
+        optimal = Optimal(self.solver(), points)
+        return FastDispatch(self.flow, points, tolerance, optimal) if "moved" in points.extra else optimal
 
     def _laws(self, dtype: torch.dtype) -> PowerLaws:
         return PowerLaws(self.case, dtype)
@@ -113,10 +136,9 @@ class Power(Problem):
         factors = {"pg": case.base, "qg": case.base, "v": 1.0, "theta": 180 / np.pi}
         return {name: named(ids, state[part[name]] * factors[name]) for name, ids in numbers.items()}
 
-    def duals(self, solution: Solution) -> dict[str, dict[str, float]]:
-        """Nodal prices by bus: what one more MW, or MVAr, would cost."""
-        active, reactive = self.model.prices(solution)
-        return {"prices": named(self.case.bus, active), "reactive_prices": named(self.case.bus, reactive)}
+    def prices(self, solution: Solution) -> Floats:
+        """[2N] by bus: what one more MW would cost, then what one more MVAr would."""
+        return np.concatenate(self.model.prices(solution))
 
     def draw(self, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
         """Loadings, voltages and, in red, what is violated."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,21 @@ import torch
 from torch import Tensor
 
 from .labelling import DatasetError, Origin, read_manifest, read_shard, shard_path
-from .problem import Problem
+from .problem import Floats, Problem
 from .sampling import Sampling
 
 TEST_SHARE = 0.2
 """The paper's 80/20 split."""
+VALIDATION_SHARE = 0.1
+"""Of the training rows: for choosing, never for reporting."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """n rows: a demand [D] and its optimal state [S]; with a hot start also an earlier demand and its optimal state.
+    """n rows: a demand [D], its optimal state [S] and the prices there [K]; with a hot start also an earlier demand's.
 
     Rows are independent draws, and every row has an earlier state of its own: no state is on both sides of the split.
+    Labels made before there were prices have none.
     """
 
     problem: Problem
@@ -36,6 +40,8 @@ class Dataset:
     objective: Tensor
     earlier_demand: Tensor | None = None
     earlier_state: Tensor | None = None
+    prices: Tensor | None = None
+    earlier_prices: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.demand)
@@ -44,6 +50,22 @@ class Dataset:
     def hot(self) -> bool:
         """Whether rows have an earlier state."""
         return self.earlier_state is not None
+
+    @property
+    def parts(self) -> Mapping[str, slice]:
+        """The parts of what is learnt."""
+        return self.problem.quantities
+
+    @property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """[S] lower and upper of what is learnt."""
+        return self.problem.lower, self.problem.upper
+
+    def priced(self) -> Priced | None:
+        """The same rows with prices in the place of states; None where there are no prices."""
+        if self.prices is None:
+            return None
+        return Priced(**{**self.__dict__, "state": self.prices, "earlier_state": self.earlier_prices})
 
     def take(self, rows: Tensor) -> Dataset:
         """Some of the rows."""
@@ -57,6 +79,30 @@ class Dataset:
             raise DatasetError(f"{len(self)} rows are too few to train and to test")
         every = torch.arange(len(self))
         return self.take(every[:cut]), self.take(every[cut:])
+
+
+class Priced(Dataset):
+    """Rows whose states are prices: whatever learns states learns these in the same way."""
+
+    @property
+    def parts(self) -> Mapping[str, slice]:
+        """The parts of a vector of prices."""
+        return self.problem.priced
+
+    @property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """[K] prices have none."""
+        none = np.full(self.state.shape[1], np.inf)
+        return -none, none
+
+
+def divide(data: Dataset, seed: int) -> tuple[Dataset, Dataset]:
+    """Training rows into those to fit and those to choose on."""
+    order = torch.from_numpy(np.random.default_rng([seed, 1]).permutation(len(data)))
+    held = max(1, round(VALIDATION_SHARE * len(data)))
+    if len(data) - held < 2:
+        raise ValueError(f"{len(data)} training rows are too few: 2 are needed to fit and 1 to choose on")
+    return data.take(order[held:]), data.take(order[:held])
 
 
 def load(folder: Path, problem: Problem | None = None) -> Dataset:
@@ -77,7 +123,10 @@ def load(folder: Path, problem: Problem | None = None) -> Dataset:
     missing = [path for path in paths if not path.exists()]
     if missing:
         raise DatasetError(f"{missing[0]} is missing; run the same `ldf label` again to make it anew")
-    table = pa.concat_tables([read_shard(path, origin)[0] for path in paths]).slice(0, manifest["rows"])
+    shards = [read_shard(path, origin)[0] for path in paths]
+    if not all("prices" in shard.column_names for shard in shards):  # begun before there were prices
+        shards = [shard.select([n for n in shard.column_names if not n.endswith("prices")]) for shard in shards]
+    table = pa.concat_tables(shards).slice(0, manifest["rows"])
     if table.num_rows < manifest["rows"]:
         raise DatasetError(f"{folder} has {table.num_rows} rows, {manifest['rows']} were promised")
     return Dataset(

@@ -1,7 +1,11 @@
-"""How good predicted states are: errors as the paper reports them, ν of every law, and what they would cost."""
+"""How good predictions are: errors as the paper reports them, of prices too, ν of every law, what they would cost.
+
+And for which demands: those like the ones trained on.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +14,7 @@ from torch import Tensor
 from ..batch import Batch
 from ..certificate import certify
 from .dataset import Dataset
+from .network import components
 from .problem import Problem
 
 
@@ -25,19 +30,30 @@ class Scores:
     """Largest ν by law."""
     gap: float
     """100·Σ|cost(ŷ) − cost(y)|/Σ|cost(y)|: an optimum may cost nothing."""
+    prices: dict[str, float] | None = None
+    """100·‖π̂ − π‖₁/‖π‖₁ by part; None where none were predicted."""
 
 
 def errors(problem: Problem, predicted: Tensor, true: Tensor) -> dict[str, float]:
     """100·‖ŷ − y‖₁/‖y‖₁ over all rows, by quantity as in the paper's tables."""
-    ours, theirs = problem.reported(predicted), problem.reported(true)
+    return _shares(problem.reported(predicted), problem.reported(true))
+
+
+def price_errors(problem: Problem, predicted: Tensor, true: Tensor) -> dict[str, float]:
+    """100·‖π̂ − π‖₁/‖π‖₁ over all rows of prices [n, K], by part."""
+    ours, theirs = ({name: prices[:, part] for name, part in problem.priced.items()} for prices in (predicted, true))
+    return _shares(ours, theirs)
+
+
+def _shares(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[str, float]:
     return {
         name: 100 * float((ours[name] - theirs[name]).abs().sum() / theirs[name].abs().sum().clamp_min(1e-300))
         for name in theirs
     }
 
 
-def evaluate(predicted: Tensor, data: Dataset) -> Scores:
-    """Compare predicted states [n, S] with a data set's own."""
+def evaluate(predicted: Tensor, data: Dataset, prices: Tensor | None = None) -> Scores:
+    """Compare predicted states [n, S], and prices [n, K] if there are any, with a data set's own."""
     problem = data.problem
     laws = problem.constraints(lambda states, _: states, torch.float64)
     rows = Batch(inputs=data.demand, demand=data.demand, states=data.state)
@@ -47,4 +63,34 @@ def evaluate(predicted: Tensor, data: Dataset) -> Scores:
         violations={finding.constraint: finding.mean for finding in found},
         worst={finding.constraint: finding.max for finding in found},
         gap=100 * float((problem.objective(predicted) - data.objective).abs().sum() / data.objective.abs().sum()),
+        prices=price_errors(problem, prices, data.prices) if prices is not None and data.prices is not None else None,
     )
+
+
+def reach(demand: Tensor) -> dict[str, Tensor]:
+    """What demands [n, D] were trained on: low and high [D], their centre [D] and the directions [D, r] they span."""
+    centre, span = components(demand, scaled=False)
+    return {"low": demand.amin(0), "high": demand.amax(0), "centre": centre, "span": span.contiguous()}
+
+
+def outside(problem: Problem, known: Mapping[str, Tensor], demand: Tensor) -> list[str | None]:
+    """For each demand [D] what is unlike all those whose `reach` is known, in words, or None."""
+    low, high, span = known["low"], known["high"], known["span"]
+    margin = 1e-6 + 0.01 * (high - low)
+    beyond = torch.maximum(low - margin - demand, demand - high - margin)
+    away = demand - known["centre"]
+    apart = (away - away @ span @ span.T).norm(dim=1) / demand.norm(dim=1).clamp_min(1e-12)
+    found: list[str | None] = []
+    for row in range(len(demand)):
+        worst = int(beyond[row].argmax())
+        if beyond[row, worst] > 0:
+            name, unit, factor = problem.entry(worst)
+            found.append(
+                f"{name} is {float(demand[row, worst]) * factor:.4g} {unit}, trained between "
+                f"{float(low[worst]) * factor:.4g} and {float(high[worst]) * factor:.4g}"
+            )
+        elif apart[row] > 1e-3:
+            found.append(f"loads differ from each other as in no training row, by {100 * float(apart[row]):.2g} %")
+        else:
+            found.append(None)
+    return found

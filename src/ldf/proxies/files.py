@@ -21,7 +21,7 @@ def read_demands(path: Path, problem: Problem) -> Floats:
 
 
 def write_answers(path: Path, problem: Problem, answers: Sequence[Answer]) -> None:
-    """A row for each answer: its certificate, then its state; an unsolvable demand has no state."""
+    """A row for each answer: its certificate, then its state and prices; an unsolvable demand has neither."""
     rows = [_flat(problem, answer) for answer in answers]
     names = list(dict.fromkeys(name for row in rows for name in row))
     write_columns(path, {name: [row.get(name) for row in rows] for name in names})
@@ -33,12 +33,15 @@ def _flat(problem: Problem, answer: Answer) -> dict[str, Any]:
         "status": answer.status,
         "reason": answer.reason,
         "warning": answer.warning or "",
+        "tolerance": answer.tolerance,
         "repair": answer.repair,
-        "seconds": answer.seconds,
+        "milliseconds": 1e3 * answer.seconds,
         "objective": answer.objective if solvable else None,
         "gap_percent": answer.gap,
     }
     row |= {f"moved_{name}_percent": value for name, value in answer.moved.items()} if solvable else {}
     row |= {f"nu_{name}": value for name, value in answer.violations.items()}
     parts = problem.present(answer.state) if solvable else {}
+    if solvable and answer.prices is not None:
+        parts |= problem.name_prices(answer.prices)
     return row | {f"{name}{number}": value for name, part in parts.items() for number, value in part.items()}

@@ -118,8 +118,10 @@ class Labeller:
                 failures[found.status] += 1
                 continue
             row = {"draw": index, "demand": demand, "state": found.state, "objective": found.objective}
+            row["prices"] = problem.prices(found)
             if earlier is not None:
                 row |= {"earlier_demand": earlier_demand, "earlier_state": earlier.state}
+                row["earlier_prices"] = problem.prices(earlier)
             for name, value in row.items():
                 rows[name].append(value)
         facts = {**origin.to_dict(), "number": number, "failures": dict(sorted(failures.items()))}
@@ -127,12 +129,14 @@ class Labeller:
 
 
 def schema(problem: Problem, sampling: Sampling) -> pa.Schema:
-    """The columns of a shard: demands [D] and states [S] in the problem's own units."""
+    """The columns of a shard: demands [D] and states [S] in the problem's own units, prices [K] in people's."""
     demand = pa.list_(pa.float64(), len(problem.nominal))
     state = pa.list_(pa.float64(), len(problem.lower))
+    prices = pa.list_(pa.float64(), len(problem.nodes) * len(problem.priced))
     columns = [("draw", pa.int64()), ("demand", demand), ("state", state), ("objective", pa.float64())]
+    columns += [("prices", prices)]
     if sampling.hot_start:
-        columns += [("earlier_demand", demand), ("earlier_state", state)]
+        columns += [("earlier_demand", demand), ("earlier_state", state), ("earlier_prices", prices)]
     return pa.schema(columns)
 
 

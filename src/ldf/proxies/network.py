@@ -1,6 +1,6 @@
 """The network that stands in for a solver: a ridge regression that carries most of the answer, and a network on top.
 
-    state = base(d) + s ∘ z(d)
+    state = base(d) + s ∘ z(d),  and prices alike, by a network of their own (`Dataset.priced`)
 
 The base is fitted in closed form and in double precision: the linear answer, bent along the direction in which demands
 vary most or, where there are rows enough for it, a quadratic one. The network predicts only what the base leaves over,
@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from .dataset import Dataset
-from .problem import Problem
 
 PENALTIES = (1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
 """Ridge penalties to choose from, on the validation rows."""
@@ -29,7 +28,7 @@ ROWS_PER_KNOT = 2
 NEGLIGIBLE = 1e-4
 """Principal components with a standard deviation below this share of the largest are left out."""
 CONSTANT = 1e-7
-"""An output that varies by less than this (per unit, radians) is pinned to its mean: the solver's own tolerance."""
+"""An output that varies by less than this, in its own unit, is pinned to its mean: the solver's own tolerance."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class Proxy(nn.Module):
         rows = Rows.of(data)
         z = self(self.features(rows).to(next(self.network.parameters()).dtype)).double()
         wanted = self.targets(data.state, self.base(rows))
-        for part in data.problem.quantities.values():
+        for part in data.parts.values():
             members = (self.free >= part.start) & (self.free < part.stop)
             size = z[:, members].square().sum()
             if size > 0:
@@ -167,6 +166,17 @@ class Rows:
     def of(cls, data: Dataset) -> Rows:
         """The inputs of a data set."""
         return cls(data.demand, data.earlier_demand, data.earlier_state)
+
+    @classmethod
+    def near(cls, memory: Rows | None, demand: Tensor, earlier: tuple[Tensor, Tensor] | None) -> Rows:
+        """Demands [B, D] with the earlier demands and states given, or the nearest in memory; alone without memory."""
+        if memory is None:
+            return cls(demand)
+        if earlier is None:
+            assert memory.earlier_state is not None
+            nearest = torch.cdist(demand, memory.demand).argmin(1)
+            earlier = memory.demand[nearest], memory.earlier_state[nearest]
+        return cls(demand, *earlier)
 
     def inputs(self, hot: bool) -> Tensor:
         """All inputs side by side, [B, n]."""
@@ -202,11 +212,10 @@ def build(architecture: Architecture, training: Dataset, validation: Dataset, se
     Args:
         linear: a base that does not bend.
     """
-    problem, rows = training.problem, Rows.of(training)
-    inputs = rows.inputs(training.hot)
+    inputs = Rows.of(training).inputs(training.hot)
     fitted = _fitted(training, validation, inputs, linear) if architecture.skip else _raw(training, inputs)
     curved = fitted.pop("curved").numel()
-    fitted |= {"lower": torch.from_numpy(problem.lower), "upper": torch.from_numpy(problem.upper)}
+    fitted |= dict(zip(("lower", "upper"), map(torch.from_numpy, training.bounds), strict=True))
     sizes = {
         "inputs": inputs.shape[1],
         "features": fitted["rotation"].shape[1],
@@ -249,8 +258,9 @@ def _fitted(training: Dataset, validation: Dataset, inputs: Tensor, linear: bool
     direction = components(training.demand, scaled=False)[1][:, 0]
     direction = direction / ((training.demand - centre) @ direction).std()
     state_mean, spread = training.state.mean(0), training.state.std(0)
-    free = (spread > CONSTANT).nonzero()[:, 0]
-    units = _by_quantity(training.problem, training.state[:, free] - state_mean[free], free)
+    # Where all is constant (prices where nothing costs), one output remains: a network needs one.
+    free = (spread >= spread.amax().clamp_max(CONSTANT)).nonzero()[:, 0]
+    units = _by_quantity(training.parts, training.state[:, free] - state_mean[free], free)
 
     def aims(data: Dataset) -> Tensor:
         start = data.earlier_state if data.earlier_state is not None else state_mean
@@ -291,7 +301,7 @@ def _fitted(training: Dataset, validation: Dataset, inputs: Tensor, linear: bool
         "weights": weights,
         "offset": offset,
         "free": free,
-        "scale": _by_quantity(training.problem, left * units, free),
+        "scale": _by_quantity(training.parts, left * units, free),
     }
 
 
@@ -322,10 +332,10 @@ def ridge(seen: Tensor, wanted: Tensor, penalties: Sequence[float]) -> list[Tens
     return [vectors @ (right / (values.clamp_min(0) + penalty * size)[:, None]) for penalty in penalties]
 
 
-def _by_quantity(problem: Problem, values: Tensor, free: Tensor) -> Tensor:
+def _by_quantity(parts: Mapping[str, slice], values: Tensor, free: Tensor) -> Tensor:
     """One scale for all outputs of a quantity: their root mean square, [S']."""
     scale = torch.ones(len(free), dtype=torch.float64)
-    for part in problem.quantities.values():
+    for part in parts.values():
         members = (free >= part.start) & (free < part.stop)
         if members.any():
             scale[members] = values[:, members].square().mean().sqrt().clamp_min(1e-9)

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,10 @@ from ..constraint import Constraint
 from .laws import Laws
 from .nlp import Solution
 from .program import Program
+
+if TYPE_CHECKING:
+    from .points import Points
+    from .repair import Repair
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,8 +33,11 @@ class Solver(Protocol):
     def several(self) -> bool:
         """Whether there may be more than one local optimum."""
 
-    def solve(self, demand: Floats | None = None, start: Solution | None = None) -> Solution:
-        """The optimal state for a demand [D], cold or warm-started."""
+    def solve(self, demand: Floats | None = None, start: Solution | None = None, close: bool = False) -> Solution:
+        """The optimal state for a demand [D], cold or warm-started; `close`: where that start is nearly optimal."""
+
+    def violation(self, demand: Floats, state: Floats) -> float:
+        """The largest violation of a constraint of the model at a state [S], in the model's own units."""
 
     def optima(self, demand: Floats) -> list[Solution]:
         """Local optima for a demand [D], the cheapest first; if there is none, how the search ended."""
@@ -63,12 +70,16 @@ class Problem(ABC):
     """[D] which load an entry of the demand belongs to, from 0; −1 where there is none, and the entry never varies."""
     quantities: Mapping[str, slice]
     """The parts of a state."""
+    nodes: Sequence[Any]
+    """What the network's file calls its N nodes."""
+    priced: Mapping[str, slice]
+    """The parts of a vector of prices, each with one for every node: K = N times their number."""
     controls: Mapping[str, str]
     """What repair moves: the name in the violations table, and the quantity."""
     laws: Mapping[str, str]
     """The names of the constraints, and their number in the paper."""
     units: Mapping[str, str]
-    """Of what `present` and `duals` give, of the objective, and of ν by law."""
+    """Of what `present` gives, of prices by part, of the objective, and of ν by law."""
     assumptions: Sequence[str] = ()
     """What had to be assumed about the network, in words."""
     precision: torch.dtype = torch.float32
@@ -87,6 +98,16 @@ class Problem(ABC):
     def solver(self) -> Solver:
         """A solver of its own for each caller."""
         return self.program()
+
+    def sensitivities(self, points: Points) -> dict[str, NDArray[Any]]:
+        """What `fast` needs to know at points that were solved beforehand, [K, …] each."""
+        return {}
+
+    def fast(self, points: Points, tolerance: float) -> Repair:
+        """The fastest repair there is whose answers keep all laws up to a tolerance."""
+        from .repair import Kept, Projection
+
+        return Kept(self, tolerance, Projection(self.solver()))
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -113,8 +134,8 @@ class Problem(ABC):
         """A state [S] for people: by quantity, then by the number the network's file gives a thing."""
 
     @abstractmethod
-    def duals(self, solution: Solution) -> dict[str, dict[str, float]]:
-        """What the multipliers of a solution mean, for people."""
+    def prices(self, solution: Solution) -> Floats:
+        """[K] what the multipliers of a solution mean, in the units of `units`."""
 
     @abstractmethod
     def draw(self, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
@@ -123,6 +144,14 @@ class Problem(ABC):
     @abstractmethod
     def _laws(self, dtype: torch.dtype) -> Laws:
         """The laws in this precision."""
+
+    def name_prices(self, prices: Floats) -> dict[str, dict[str, float]]:
+        """Prices [K] for people: by part, then by node."""
+        return {name: named(self.nodes, prices[part]) for name, part in self.priced.items()}
+
+    def duals(self, solution: Solution) -> dict[str, dict[str, float]]:
+        """What the multipliers of a solution mean, for people."""
+        return self.name_prices(self.prices(solution))
 
     def physics(self, dtype: torch.dtype) -> Any:
         """The laws in this precision, made once."""

@@ -85,6 +85,10 @@ class Program(ABC):
         return casadi.Function("cost", [self.model.x], [self.model.cost])
 
     @cached_property
+    def _constraints(self) -> casadi.Function:
+        return casadi.Function("g", [self.model.x, self.model.d], [self.model.g])
+
+    @cached_property
     def _projection(self) -> NLP:
         m = self.model
         controls = casadi.vertcat(*[m.x[self.quantities[name]] for name in self.controls])
@@ -92,18 +96,29 @@ class Program(ABC):
         distance = self.sharpness * casadi.sumsqr(controls - aim)
         return NLP(m.x, casadi.vertcat(m.d, aim), distance, m.g, (self.lower, self.upper), m.limits, *self.settings)
 
-    def solve(self, demand: Floats | None = None, start: Solution | None = None) -> Solution:
-        """The cheapest state for a demand, cold or warm-started at another demand's solution."""
+    def solve(self, demand: Floats | None = None, start: Solution | None = None, close: bool = False) -> Solution:
+        """The cheapest state for a demand, cold or warm-started at another demand's solution.
+
+        Args:
+            close: the start is nearly optimal for this demand.
+        """
         demand = self.nominal if demand is None else demand
-        return self.optima(demand)[0] if start is None else self._solve(demand, start)
+        return self.optima(demand)[0] if start is None else self._solve(demand, start, close)
+
+    def violation(self, demand: Floats, state: Floats) -> float:
+        """By how much the worst of the model's constraints and bounds is violated, in the model's own units."""
+        g = np.asarray(self._constraints(state, demand)).ravel()
+        low, high = self.model.limits
+        beyond = [low - g, g - high, self.lower - state, state - self.upper]
+        return float(max(part.max(initial=0.0) for part in beyond))
 
     def optima(self, demand: Floats) -> list[Solution]:
         """The local optima that a cold start leads to, the cheapest first; if to none, how the last one ended."""
         found = [self._solve(demand, start) for start in self.starts(demand)]
         return distinct(found) or found[-1:]
 
-    def _solve(self, demand: Floats, start: Floats | Solution) -> Solution:
-        found = self._optimum.solve(demand, start)
+    def _solve(self, demand: Floats, start: Floats | Solution, close: bool = False) -> Solution:
+        found = self._optimum.solve(demand, start, close)
         cost = found.objective if self.model.stand_in is None else float(self._cost(found.state))
         return replace(found, objective=self.unit * cost)
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +19,14 @@ import torch
 from ..batch import Batch
 from ..certificate import violations
 from ..constraint import Constraint
+from .nlp import Solution
+from .points import Points
 from .problem import Floats, Problem, Solver
 
 TOLERANCE = 1e-5
 """A law holds when no ν is above this, per unit or radians: a hundred times the solver's own tolerance."""
+CLOSE = 1e-2
+"""A prediction that violates no constraint of the model by more than this, per unit, is taken to be nearly optimal."""
 FREE = 1e-3
 """An optimum that costs less than this, in the objective's unit, costs nothing: there is no gap relative to it."""
 
@@ -33,16 +38,25 @@ class Repaired:
     state: Floats
     repair: str
     status: str
+    violations: dict[str, float] | None = None
+    """The largest ν of every law, where the repair has computed them."""
+    solution: Solution | None = None
+    """With its multipliers, where a solver found the optimum."""
 
 
-class Repair(Protocol):
+class Repair(ABC):
     """A way to make predictions feasible."""
 
+    @abstractmethod
     def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
         """The state for a demand [D], from a prediction [S]."""
 
+    def many(self, demands: Floats, predictions: Floats) -> list[Repaired]:
+        """States for demands [B, D], from predictions [B, S]."""
+        return [self(demand, prediction) for demand, prediction in zip(demands, predictions, strict=True)]
 
-class Untouched:
+
+class Untouched(Repair):
     """No repair: the prediction itself."""
 
     def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
@@ -50,7 +64,7 @@ class Untouched:
         return Repaired(prediction, "none", "predicted")
 
 
-class Projection:
+class Projection(Repair):
     """The paper's proximal operator, by the solver; where it fails, the optimum itself, from a cold start."""
 
     def __init__(self, solver: Solver) -> None:
@@ -64,6 +78,44 @@ class Projection:
         return Repaired(found.state, name, found.status)
 
 
+class Optimal(Repair):
+    """The optimum, by the solver, from the prediction and the multipliers of a demand nearby; cold where that fails."""
+
+    def __init__(self, solver: Solver, points: Points) -> None:
+        self.solver, self.points = solver, points
+
+    def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
+        """The optimal state."""
+        start = self.points.start(demand, prediction)
+        found = self.solver.solve(demand, start, self.solver.violation(demand, start.state) <= CLOSE)
+        if not found.solved:
+            found = self.solver.solve(demand)
+        return Repaired(found.state, "solver", found.status, solution=found if found.solved else None)
+
+
+class Kept(Repair):
+    """The prediction itself where it keeps every law already; elsewhere another repair."""
+
+    def __init__(self, problem: Problem, tolerance: float, other: Repair) -> None:
+        self.certifier, self.other = Certifier(problem, tolerance), other
+
+    def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
+        """The prediction, or what the other repair makes of it."""
+        return self.many(demand[None], prediction[None])[0]
+
+    def many(self, demands: Floats, predictions: Floats) -> list[Repaired]:
+        """The same for demands [B, D] and predictions [B, S]."""
+        worst = self.certifier.worst_of(demands, predictions)
+        kept = np.max(list(worst.values()), 0) <= self.certifier.tolerance
+        others = iter(self.other.many(demands[~kept], predictions[~kept]))
+        return [
+            Repaired(state, "prediction", "predicted", {name: float(nu[row]) for name, nu in worst.items()})
+            if kept[row]
+            else next(others)
+            for row, state in enumerate(predictions)
+        ]
+
+
 @dataclass(frozen=True)
 class Answer:
     """A state with its certificate."""
@@ -73,21 +125,32 @@ class Answer:
     """"certified": every law holds; "uncertified": some does not; "unsolvable": no feasible state was found."""
     reason: str
     """What stands in the way, or nothing."""
+    tolerance: float
+    """Up to which ν a law holds, per unit or radians."""
     repair: str
+    """The route taken."""
     objective: float
-    gap: float | None
-    """100·(cost − optimum)/optimum, where the optimum was asked for and costs something."""
     moved: dict[str, float]
     """100·‖ȳ − ŷ‖₂/‖ŷ‖₂ by control."""
     violations: dict[str, float]
     """The largest ν of every law."""
-    seconds: float
+    gap: float | None = None
+    """100·(cost − optimum)/optimum, where the optimum is known and costs something."""
+    seconds: float = 0.0
     """To predict and to repair."""
     warning: str | None = None
+    prices: Floats | None = None
+    """[K] predicted or, where a solver found the optimum, its own."""
+
+    def beside(self, optimum: float | None) -> Answer:
+        """The same, with the gap to the cost of the optimum."""
+        if optimum is None or abs(optimum) <= FREE:
+            return self
+        return replace(self, gap=100 * (self.objective - optimum) / abs(optimum))
 
     def to_dict(self) -> dict[str, Any]:
-        """The certificate without the state."""
-        return {name: value for name, value in self.__dict__.items() if name != "state"}
+        """The certificate without the state and its prices."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("state", "prices")}
 
 
 @dataclass
@@ -102,19 +165,26 @@ class Certifier:
         self.laws = self.problem.constraints(lambda states, _: states, torch.float64, labels=False)
 
     def worst(self, demand: Floats, state: Floats) -> dict[str, float]:
-        """The largest ν of every law at one state; infinite where the state is no number."""
-        if not np.isfinite(state).all():
-            return {law.name: math.inf for law in self.laws}
-        states, demands = torch.from_numpy(state)[None], torch.from_numpy(demand)[None]
-        rows = Batch(inputs=demands, demand=demands)
-        with torch.no_grad():
-            return {law.name: float(violations(law, states, rows).max()) for law in self.laws}
+        """The largest ν of every law at one state [S]; infinite where the state is no number."""
+        return {name: float(nu[0]) for name, nu in self.worst_of(demand[None], state[None]).items()}
+
+    def worst_of(self, demands: Floats, states: Floats) -> dict[str, Floats]:
+        """The largest ν of every law at states [B, S], [B] each."""
+        sound = np.isfinite(states).all(1) & np.isfinite(demands).all(1)
+        given = torch.from_numpy(demands[sound])
+        rows = Batch(inputs=given, demand=given)
+        found = {law.name: np.full(len(states), math.inf) for law in self.laws}
+        if sound.any():
+            with torch.no_grad():
+                for law in self.laws:
+                    found[law.name][sound] = violations(law, torch.from_numpy(states[sound]), rows).amax(1).numpy()
+        return found
 
     def answer(
         self,
         demand: Floats,
         prediction: Floats,
-        repair: Repair,
+        repair: Callable[[Floats, Floats], Repaired],
         *,
         optimum: float | Callable[[Floats], float | None] | None = None,
         predicted_in: float = 0.0,
@@ -130,7 +200,14 @@ class Certifier:
         begun = time.perf_counter()
         found = repair(demand, prediction)
         seconds = predicted_in + time.perf_counter() - begun
-        worst = self.worst(demand, found.state)
+        answer = replace(self.certify(demand, prediction, found), seconds=seconds, warning=warning)
+        if answer.status != "certified" or optimum is None:
+            return answer
+        return answer.beside(optimum(demand) if callable(optimum) else optimum)
+
+    def certify(self, demand: Floats, prediction: Floats, found: Repaired) -> Answer:
+        """The certificate of a repaired state."""
+        worst = self.worst(demand, found.state) if found.violations is None else found.violations
         broken = {name: nu for name, nu in worst.items() if not nu <= self.tolerance}
         if found.status not in ("optimal", "predicted"):
             status, reason = "unsolvable", f"the solver ended with {found.status!r}"
@@ -139,21 +216,15 @@ class Certifier:
             status, reason = "uncertified", f"{name} is violated by {broken[name]:.2g}"
         else:
             status, reason = "certified", ""
-        cost = float(self.problem.objective(torch.from_numpy(found.state)[None]))
-        best = None
-        if status == "certified":
-            best = optimum(demand) if callable(optimum) else optimum
         return Answer(
             state=found.state,
             status=status,
             reason=reason,
+            tolerance=self.tolerance,
             repair=found.repair,
-            objective=cost,
-            gap=100 * (cost - best) / abs(best) if best is not None and abs(best) > FREE else None,
+            objective=float(self.problem.objective(torch.from_numpy(found.state)[None])),
             moved=distances(self.problem, prediction, found.state),
             violations=worst,
-            seconds=seconds,
-            warning=warning,
         )
 
 

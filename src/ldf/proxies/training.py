@@ -1,11 +1,11 @@
-"""Train a network on labelled demands: the paper's M, MC and MCD, by the paper's recipe or by ours."""
+"""Train networks on labelled demands: of states the paper's M, MC and MCD, by its recipe or by ours; one of prices."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,18 +15,20 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from ..checkpoint import CheckpointError, load, save
+from ..constraint import Constraint
 from ..dual import Ascent, Dual, Fixed
 from ..history import History
 from ..text import write_whole
-from ..training import fit
-from .dataset import Dataset
-from .network import Architecture, Proxy, Rows, build, components
+from ..training import Fit, fit
+from .dataset import Dataset, divide
+from .evaluation import outside, reach
+from .network import Architecture, Proxy, Rows, build
 from .problem import Problem
 
 FORMAT = "ldf-run-1"
 FILE = "model.safetensors"
-VALIDATION_SHARE = 0.1
-"""Of the training rows: for choosing, never for reporting."""
+CHECKPOINTS = ("checkpoint", "checkpoint-prices")
+"""The folders of a run that is not finished: of its network of states, and of that of prices."""
 MEMORY = 512
 """Earlier states that a network with a hot start remembers, to have one for any demand."""
 MODELS = ("M", "MC", "MCD")
@@ -78,6 +80,10 @@ RECIPES = {
         keep="best",
     ),
 }
+PRICES = replace(
+    RECIPES["tuned"], name="prices", architecture=replace(RECIPES["tuned"].architecture, bounded=False), epochs=40
+)
+"""Of the network of prices, whatever that of states has: the paper predicts none, and no law binds them."""
 
 
 def recipe_named(name: str) -> Recipe:
@@ -100,23 +106,25 @@ class Trained:
     """What was trained on: low and high [D] of the demands, their centre [D] and the directions [D, r] they span."""
     memory: Rows | None = None
     """With a hot start: demands and states to start from."""
+    prices: Proxy | None = None
+    """The network of prices; None where the labels had none."""
+    price_memory: Rows | None = None
+    """With a hot start: the same demands, with prices in the place of states."""
 
     def save(self, folder: Path) -> None:
         """Write all of it to a folder; the model's file comes last, so that a folder with one is complete."""
         folder.mkdir(parents=True, exist_ok=True)
         self.problem.save(folder)
         self.history.to_csv(folder / "history.csv")
-        tensors = {f"proxy.{name}": value for name, value in self.proxy.state_dict().items()}
-        tensors |= {f"range.{name}": value for name, value in self.range.items()}
-        if self.memory is not None and self.memory.earlier_state is not None:
-            tensors |= {"memory.demand": self.memory.demand, "memory.state": self.memory.earlier_state}
-        proxy = self.proxy
-        facts = {
-            "format": FORMAT,
-            **self.facts,
-            "network": {"architecture": asdict(proxy.architecture), "hot": proxy.hot, "sizes": proxy.sizes},
-            "history": self.history.rows,
-        }
+        tensors = {f"range.{name}": value for name, value in self.range.items()}
+        facts = {"format": FORMAT, **self.facts, "history": self.history.rows}
+        for group, key, proxy in (("proxy", "network", self.proxy), ("prices", "prices", self.prices)):
+            if proxy is not None:
+                tensors |= {f"{group}.{name}": value for name, value in proxy.state_dict().items()}
+                facts[key] = {"architecture": asdict(proxy.architecture), "hot": proxy.hot, "sizes": proxy.sizes}
+        for name, memory in (("state", self.memory), ("prices", self.price_memory)):
+            if memory is not None and memory.earlier_state is not None:
+                tensors |= {"memory.demand": memory.demand, f"memory.{name}": memory.earlier_state}
         write_whole(folder / "run.json", json.dumps({k: facts[k] for k in self.facts}, indent=1) + "\n")
         save(folder / FILE, tensors, facts)
 
@@ -136,59 +144,56 @@ class Trained:
             raise CheckpointError(
                 f"{folder}: the model was trained on another network than {problem.name} as it is now"
             )
-        network, history = facts.pop("network"), History(facts.pop("history"))
-        sizes = {"curved": 0, **network["sizes"]}  # runs from before there were curved bases have none
-        proxy = Proxy(Architecture(**network["architecture"]), network["hot"], sizes)
-        parts: dict[str, dict[str, Tensor]] = {"proxy": {}, "range": {}, "memory": {}}
+        parts: dict[str, dict[str, Tensor]] = {"proxy": {}, "range": {}, "memory": {}, "prices": {}}
         for name, value in tensors.items():
             group, _, rest = name.partition(".")
             parts[group][rest] = value
-        try:
-            proxy.load_state_dict(parts["proxy"])
-        except RuntimeError as error:
-            reason = " ".join(str(error).split())
-            raise CheckpointError(f"{path} does not hold the network it describes: {reason}") from error
+        described = facts.pop("prices", None)  # runs from before there were prices have none
         held = parts["memory"]
-        memory = Rows(held["demand"], held["demand"], held["state"]) if held else None
+        memory, price_memory = (
+            Rows(held["demand"], held["demand"], held[name]) if name in held else None for name in ("state", "prices")
+        )
         facts.pop("format")
-        return cls(problem, proxy.eval(), facts, history, parts["range"], memory)
+        return cls(
+            problem,
+            _restored(facts.pop("network"), parts["proxy"], path),
+            facts,
+            History(facts.pop("history")),
+            parts["range"],
+            memory,
+            _restored(described, parts["prices"], path) if described is not None else None,
+            price_memory,
+        )
 
     def rows(self, demand: Tensor, earlier: tuple[Tensor, Tensor] | None = None) -> Rows:
         """Inputs for demands [B, D]; with a hot start the earlier state is the one given or the nearest remembered."""
-        if not self.proxy.hot:
-            return Rows(demand)
-        if earlier is None:
-            assert self.memory is not None
-            assert self.memory.earlier_state is not None
-            nearest = torch.cdist(demand, self.memory.demand).argmin(1)
-            earlier = self.memory.demand[nearest], self.memory.earlier_state[nearest]
-        return Rows(demand, *earlier)
+        return Rows.near(self.memory, demand, earlier)
 
     def predict(self, demand: Tensor, earlier: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """States [B, S] for demands [B, D], in the problem's own units."""
         return self.proxy.predict(self.rows(demand, earlier))
 
+    def predict_prices(self, demand: Tensor, earlier: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Prices [B, K] for demands [B, D], in people's units; with a hot start from earlier demands and prices."""
+        if self.prices is None:
+            raise ValueError(f"this run of {self.problem.name} has no prices: label and train again, in new folders")
+        return self.prices.predict(Rows.near(self.price_memory, demand, earlier))
+
     def outside(self, demand: Tensor) -> list[str | None]:
         """For each demand [D] what is unlike all training rows, in words, or None."""
-        low, high, span = self.range["low"], self.range["high"], self.range["span"]
-        margin = 1e-6 + 0.01 * (high - low)
-        beyond = torch.maximum(low - margin - demand, demand - high - margin)
-        away = demand - self.range["centre"]
-        apart = (away - away @ span @ span.T).norm(dim=1) / demand.norm(dim=1).clamp_min(1e-12)
-        found: list[str | None] = []
-        for row in range(len(demand)):
-            worst = int(beyond[row].argmax())
-            if beyond[row, worst] > 0:
-                name, unit, factor = self.problem.entry(worst)
-                found.append(
-                    f"{name} is {float(demand[row, worst]) * factor:.4g} {unit}, trained between "
-                    f"{float(low[worst]) * factor:.4g} and {float(high[worst]) * factor:.4g}"
-                )
-            elif apart[row] > 1e-3:
-                found.append(f"loads differ from each other as in no training row, by {100 * float(apart[row]):.2g} %")
-            else:
-                found.append(None)
-        return found
+        return outside(self.problem, self.range, demand)
+
+
+def _restored(described: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> Proxy:
+    """A network from its description and its tensors."""
+    sizes = {"curved": 0, **described["sizes"]}  # runs from before there were curved bases have none
+    proxy = Proxy(Architecture(**described["architecture"]), described["hot"], sizes)
+    try:
+        proxy.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{path} does not hold the network it describes: {reason}") from error
+    return proxy.eval()
 
 
 def columns(proxy: Proxy, data: Dataset) -> dict[str, Tensor]:
@@ -199,15 +204,6 @@ def columns(proxy: Proxy, data: Dataset) -> dict[str, Tensor]:
     needed = {"base": base, "demand": data.demand, "states": data.state}
     found = {name: value.float() for name, value in seen.items()}
     return found | {name: value.to(data.problem.precision) for name, value in needed.items()}
-
-
-def divide(data: Dataset, seed: int) -> tuple[Dataset, Dataset]:
-    """Training rows into those to fit and those to choose on."""
-    order = torch.from_numpy(np.random.default_rng([seed, 1]).permutation(len(data)))
-    held = max(1, round(VALIDATION_SHARE * len(data)))
-    if len(data) - held < 2:
-        raise ValueError(f"{len(data)} training rows are too few: 2 are needed to fit and 1 to choose on")
-    return data.take(order[held:]), data.take(order[:held])
 
 
 def train(
@@ -253,50 +249,72 @@ def train(
             )
         _tidy(folder)
         return held
-    fitted, chosen = divide(training, seed)
-    proxy = build(recipe.architecture, fitted, chosen, seed)
-    constraints = problem.constraints(lambda z, batch: proxy.states(z, batch.base), problem.precision)
-    done = fit(
-        proxy,
-        columns(proxy, fitted),
-        loss=mse_loss,
-        constraints=constraints,
-        dual=recipe.dual(model),
-        epochs=epochs,
-        batch_size=recipe.batch_size,
-        lr=recipe.lr,
-        schedule=recipe.schedule,
-        validation=columns(proxy, chosen),
-        keep=recipe.keep,
+    proxy, done = _fit(
+        training,
+        replace(recipe, epochs=epochs),
+        recipe.dual(model),
+        lambda proxy: problem.constraints(lambda z, batch: proxy.states(z, batch.base), problem.precision),
         seed=seed,
-        checkpoint=folder / "checkpoint" if folder is not None else None,
+        checkpoint=folder / CHECKPOINTS[0] if folder is not None else None,
         progress=progress,
     )
-    if recipe.architecture.skip:
-        proxy.temper(chosen)
     result = Trained(
         problem,
-        proxy.eval(),
+        proxy,
         {**known, "best_epoch": done.best_epoch, "doctor": str(done.doctor())},
         done.history,
-        _range(training),
+        reach(training.demand),
         _memory(training, seed),
     )
+    priced = training.priced()
+    if priced is not None:
+        place = folder / CHECKPOINTS[1] if folder is not None else None
+        result.prices, _ = _fit(priced, PRICES, None, lambda _: [], seed=seed, checkpoint=place, progress=progress)
+        result.price_memory = _memory(priced, seed)
     if folder is not None:
         result.save(folder)
         _tidy(folder)
     return result
 
 
+def _fit(
+    training: Dataset,
+    recipe: Recipe,
+    dual: Dual | None,
+    laws: Callable[[Proxy], Sequence[Constraint]],
+    *,
+    seed: int,
+    checkpoint: Path | None,
+    progress: bool | None,
+) -> tuple[Proxy, Fit]:
+    """A network of what the rows have for states, under the laws."""
+    fitted, chosen = divide(training, seed)
+    proxy = build(recipe.architecture, fitted, chosen, seed)
+    done = fit(
+        proxy,
+        columns(proxy, fitted),
+        loss=mse_loss,
+        constraints=laws(proxy),
+        dual=dual,
+        epochs=recipe.epochs,
+        batch_size=recipe.batch_size,
+        lr=recipe.lr,
+        schedule=recipe.schedule,
+        validation=columns(proxy, chosen),
+        keep=recipe.keep,
+        seed=seed,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    if recipe.architecture.skip:
+        proxy.temper(chosen)
+    return proxy.eval(), done
+
+
 def _tidy(folder: Path) -> None:
-    """Remove a finished run's checkpoint, and what a kill left of one half written."""
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-
-
-def _range(training: Dataset) -> dict[str, Tensor]:
-    demand = training.demand
-    centre, span = components(demand, scaled=False)
-    return {"low": demand.amin(0), "high": demand.amax(0), "centre": centre, "span": span.contiguous()}
+    """Remove a finished run's checkpoints, and what a kill left of one half written."""
+    for name in CHECKPOINTS:
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 def _memory(training: Dataset, seed: int) -> Rows | None:
@@ -310,7 +328,7 @@ Baseline = Callable[[Dataset], Tensor]
 
 
 def baselines(data: Dataset, seed: int = 0) -> dict[str, Baseline]:
-    """What a network has to beat: a constant, ridge regression, and with a hot start the earlier state itself."""
+    """What a network has to beat: a constant, ridge regression, and with a hot start the earlier state (or prices)."""
     training, _ = data.split()
     fitted, chosen = divide(training, seed)
     centre = training.state.mean(0)

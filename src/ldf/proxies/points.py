@@ -1,0 +1,134 @@
+"""What a repair can know beforehand: solved demands, with their multipliers, and what a problem computes there.
+
+Kept in a file beside a trained network, and made anew where there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..checkpoint import CheckpointError, load, save
+from ..text import Progress
+from .nlp import Solution
+from .problem import Floats, Ints, Problem
+
+FORMAT = "ldf-points-1"
+FILE = "points.safetensors"
+COUNT = 64
+"""Points to have."""
+ATTEMPTS = 4
+"""Demands to try for each of them, at most: some have no solution."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """K solved demands [K, D]: states [K, S], and multipliers of constraints [K, m] and of bounds [K, S]."""
+
+    demands: Floats
+    states: Floats
+    multipliers: Floats
+    bounds: Floats
+    extra: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """What the problem's own fast repair computed there."""
+
+    def __len__(self) -> int:
+        return len(self.demands)
+
+    def nearest(self, demands: Floats) -> Ints:
+        """[B] the nearest point to each of [B, D]."""
+        found: Ints = (self._sizes - 2 * demands @ self.demands.T).argmin(1)
+        return found
+
+    @cached_property
+    def _sizes(self) -> Floats:
+        return np.asarray(np.square(self.demands).sum(1))
+
+    def start(self, demand: Floats, prediction: Floats) -> Solution:
+        """A predicted state with the multipliers of the nearest point; that point's own state if it is no number."""
+        k = int(self.nearest(demand[None])[0])
+        state = prediction if np.isfinite(prediction).all() else self.states[k]
+        return Solution("predicted", float("nan"), state, self.multipliers[k], self.bounds[k], 0, 0.0)
+
+    def save(self, folder: Path, problem: Problem) -> None:
+        """Write them beside a run."""
+        own = ("demands", "states", "multipliers", "bounds")
+        arrays = {name: getattr(self, name) for name in own} | {f"extra.{k}": v for k, v in self.extra.items()}
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        save(folder / FILE, tensors, {"format": FORMAT, "case": problem.name, "fingerprint": problem.fingerprint})
+
+    @classmethod
+    def load(cls, folder: Path, problem: Problem) -> Points:
+        """Read what `save` wrote; refused if it is damaged or of another network."""
+        path = folder / FILE
+        tensors, facts = load(path)
+        if facts.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{path} does not hold points for a repair ({FORMAT}); remove it to have them made anew"
+            )
+        if facts.get("fingerprint") != problem.fingerprint:
+            raise CheckpointError(
+                f"{path} holds points of another network ({facts.get('case')}) than {problem.name} as it is now; "
+                "remove it to have them made anew"
+            )
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        extra = {name.partition(".")[2]: arrays.pop(name) for name in list(arrays) if name.startswith("extra.")}
+        shapes = {"demands": len(problem.nominal), "states": len(problem.lower), "bounds": len(problem.lower)}
+        for name, width in shapes.items():
+            if name not in arrays or arrays[name].ndim != 2 or arrays[name].shape[1] != width:
+                raise CheckpointError(f"{path} is damaged: {name} should have {width} columns; remove it")
+        return cls(**arrays, extra=extra)
+
+
+def build(problem: Problem, demands: Floats, progress: bool | None = None) -> Points:
+    """Solve the first `COUNT` of demands [n, D] that have a solution, each from the one before."""
+    solver = problem.solver()
+    found: list[Solution] = []
+    kept: list[Floats] = []
+    line = Progress(min(COUNT, len(demands)), "point", progress)
+    for demand in demands[: ATTEMPTS * COUNT]:
+        solution = solver.solve(demand, found[-1]) if found else solver.solve(demand)
+        if not solution.solved and found:
+            solution = solver.solve(demand)
+        if solution.solved:
+            found.append(solution)
+            kept.append(demand)
+            line.update(len(found), lambda: problem.name)
+        if len(found) == COUNT:
+            break
+    if not found:
+        raise ValueError(f"none of {len(demands[: ATTEMPTS * COUNT])} demands like those trained on could be solved")
+    points = Points(
+        np.array(kept),
+        np.array([solution.state for solution in found]),
+        np.array([solution.multipliers for solution in found]),
+        np.array([solution.bounds for solution in found]),
+    )
+    return Points(points.demands, points.states, points.multipliers, points.bounds, problem.sensitivities(points))
+
+
+def spread(demands: Floats) -> Floats:
+    """`COUNT` of demands [n, D], evenly spread along the direction in which they vary most, in that order."""
+    away = demands - demands.mean(0)
+    _, _, directions = np.linalg.svd(away[:: max(1, len(away) // 512)], full_matrices=False)
+    order = np.argsort(away @ directions[0], kind="stable")
+    chosen: Floats = demands[order[np.unique(np.linspace(0, len(order) - 1, COUNT).round().astype(int))]]
+    return chosen
+
+
+def drawn(low: Floats, high: Floats, centre: Floats, span: Floats) -> Floats:
+    """[n, D] demands within bounds [D], in the directions [D, r] that training demands span from their centre [D]."""
+    rng = np.random.default_rng(0)
+    ways = rng.normal(size=(ATTEMPTS * COUNT, span.shape[1])) @ span.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.where(ways > 0, (high - centre) / ways, np.where(ways < 0, (low - centre) / ways, np.inf))
+    furthest = np.nanmin(room, 1, initial=1e6)
+    share = rng.random(len(ways)) ** (1 / max(1, span.shape[1]))
+    found: Floats = centre + (share * furthest)[:, None] * ways
+    return found
