@@ -1,8 +1,9 @@
-"""A network of three buses as a MATPOWER file, to be changed row by row."""
+"""A network of three buses as a MATPOWER file, to be changed row by row; any network as PYPOWER has it."""
 
+import numpy as np
 from helpers import changed
 
-from ldf.power.case import Case, parse
+from ldf.power.case import Case, load, parse
 
 TEXT = """function mpc = three
 % three buses in a ring, two generators
@@ -41,3 +42,51 @@ def add(table: str, row: str, text: str = TEXT) -> str:
 
 def three(text: str = TEXT) -> Case:
     return parse(text, "three", "three.m")
+
+
+def moved_reference() -> Case:
+    """case14 with its reference at a bus without a generator."""
+    return parse(change("bus", 5, {1: 3}, change("bus", 1, {1: 2}, load("case14_ieee").text)), "moved")
+
+
+def doubled() -> Case:
+    """case14 with two more generators: at the slack, and at bus 3, where one cannot move."""
+    text = add("gen", "1  20.0  0.0  40.0  -10.0  1.0  100.0  1  60.0  5.0", load("case14_ieee").text)
+    text = add("gen", "3  10.0  0.0  30.0  -20.0  1.0  100.0  1  10.0  10.0", text)
+    return parse(add("gencost", "2 0 0 3 0.01 9.0 0.0;\n 2 0 0 3 0.0 0.0 1.0", text), "doubled")
+
+
+def as_pypower(case: Case, demand: np.ndarray, state: np.ndarray, slack: int | None = None, given: str = "voltages"):
+    """The network with this demand and dispatch: all else is for PYPOWER's power flow.
+
+    Args:
+        slack: the position of the bus that makes up for what is missing; the reference by default.
+        given: what is set at generators beside active power: "voltages", or "reactive" power.
+    """
+    n, g, e, base = case.buses, case.generators, case.branches, case.base
+    pg, qg, v, _ = np.split(state, [g, 2 * g, 2 * g + n])
+    kind = np.ones(n)
+    if given == "voltages":
+        kind[case.at] = 2
+    kind[case.reference if slack is None else slack] = 3
+    number, one, zero = np.arange(1, n + 1), np.ones, np.zeros
+    bus = [number, kind, base * demand[:n], base * demand[n:], base * case.gs, base * case.bs, one(n)]
+    bus += [one(n), zero(n), one(n), one(n), case.v_max, case.v_min]
+    gen = [case.at + 1, base * pg, base * qg, base * case.q_max, base * case.q_min, v[case.at], base * one(g), one(g)]
+    gen += [base * case.p_max, base * case.p_min, *[zero(g)] * 11]
+    branch = [case.source + 1, case.target + 1, case.r, case.x, case.charging, *[zero(e)] * 3]
+    branch += [case.tap, np.degrees(case.shift), one(e), -360 * one(e), 360 * one(e)]
+    tables = {"bus": bus, "gen": gen, "branch": branch}
+    return {"version": "2", "baseMVA": base, **{name: np.column_stack(columns) for name, columns in tables.items()}}
+
+
+def flow_by_pypower(case: Case, demand: np.ndarray, state: np.ndarray, slack: int, given: str) -> np.ndarray:
+    """V [N] of PYPOWER's power flow from a state's voltages."""
+    from pypower.api import ppoption, runpf
+
+    network = as_pypower(case, demand, state, slack, given)
+    _, v, theta = np.split(state, [2 * case.generators, 2 * case.generators + case.buses])
+    network["bus"][:, 7], network["bus"][:, 8] = v, np.degrees(theta)
+    found, success = runpf(network, ppoption(VERBOSE=0, OUT_ALL=0, PF_TOL=1e-10))
+    assert success
+    return found["bus"][:, 7] * np.exp(1j * np.radians(found["bus"][:, 8]))

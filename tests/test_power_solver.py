@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from grids import three
+from grids import as_pypower, three
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -278,24 +278,6 @@ def test_each_branch_loses_what_its_resistance_burns(network) -> None:
 # ---------------------------------------------------------------- PYPOWER
 
 
-def as_pypower(case: Case, demand: np.ndarray, solver: ACOPF, state: np.ndarray) -> dict:
-    """The network with this demand and dispatch: voltages are set at generators, all else is for the power flow."""
-    n, g, e, base = case.buses, case.generators, case.branches, case.base
-    pg, qg, v, _ = (state[part] for part in solver.quantities.values())
-    kind = np.ones(n)
-    kind[case.at] = 2
-    kind[case.reference] = 3
-    number, one, zero = np.arange(1, n + 1), np.ones, np.zeros
-    bus = [number, kind, base * demand[:n], base * demand[n:], base * case.gs, base * case.bs, one(n)]
-    bus += [one(n), zero(n), one(n), one(n), case.v_max, case.v_min]
-    gen = [case.at + 1, base * pg, base * qg, base * case.q_max, base * case.q_min, v[case.at], base * one(g), one(g)]
-    gen += [base * case.p_max, base * case.p_min, *[zero(g)] * 11]
-    branch = [case.source + 1, case.target + 1, case.r, case.x, case.charging, *[zero(e)] * 3]
-    branch += [case.tap, np.degrees(case.shift), one(e), -360 * one(e), 360 * one(e)]
-    tables = {"bus": bus, "gen": gen, "branch": branch}
-    return {"version": "2", "baseMVA": base, **{name: np.column_stack(columns) for name, columns in tables.items()}}
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_pypower_finds_the_same_flows(name: str, solvers: dict[str, ACOPF], optima: dict[str, Solution]) -> None:
     pytest.importorskip("pypower")
@@ -304,7 +286,7 @@ def test_pypower_finds_the_same_flows(name: str, solvers: dict[str, ACOPF], opti
     solver, state = solvers[name], optima[name].state
     case, base = solver.case, solver.case.base
     options = ppoption(VERBOSE=0, OUT_ALL=0, PF_TOL=1e-10)
-    found, success = runpf(as_pypower(case, solver.nominal, solver, state), options)
+    found, success = runpf(as_pypower(case, solver.nominal, state), options)
     assert success
     pg, qg, v, theta = (state[part] for part in solver.quantities.values())
     np.testing.assert_allclose(found["bus"][:, 7], v, atol=1e-5)
@@ -322,7 +304,7 @@ def test_pypower_has_the_same_admittances() -> None:
 
     for case in (three(), load("case300_ieee")):
         solver = ACOPF(case)
-        network = ext2int(as_pypower(case, solver.nominal, solver, solver.flat))
+        network = ext2int(as_pypower(case, solver.nominal, solver.flat))
         theirs = makeYbus(network["baseMVA"], network["bus"], network["branch"])[0].toarray()
         arcs = case.arcs
         ours = np.diag(case.gs + 1j * case.bs)

@@ -393,9 +393,8 @@ class TestProblem:
         assert all(tuple(found["prices"]) == tuple(subject.problem.priced) for found in scores.values())
         place = subject.problem.entry(int(np.flatnonzero(subject.problem.loads >= 0)[0]))[0].split()[-1]
         (tmp_path / "demands.csv").write_text(f"{place}\n20\n21\n")
-        assert "2 certified in answers.csv" in run(
-            "predict", "run", "--demands", "demands.csv", "--repair", "--out", "answers.csv"
-        )
+        answered = run("predict", "run", "--demands", "demands.csv", "--out", "answers.csv")
+        assert answered.startswith("2 certified at 0.0001 in answers.csv (")
         assert run("doctor", "run").startswith(f"MCD, tuned recipe, {case}\n")
 
     def test_another_kind_of_data_is_refused(self, subject: Subject, tmp_path: Path) -> None:

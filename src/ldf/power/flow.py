@@ -26,7 +26,7 @@ Given = Literal["voltages", "reactive"]
 """What is given at buses with generators: their voltage magnitudes, or their reactive injections."""
 
 PRECISION = 1e-8
-"""The largest mismatch of an injection, per unit, at which a power flow is solved."""
+"""The largest mismatch of an injection, per unit, at which a power flow is solved, unless told otherwise."""
 ITERATIONS = 12
 """Of Newton's method; from a prediction it takes two or three."""
 CHORDS = 12
@@ -40,12 +40,13 @@ class PowerFlow:
 
     Args:
         case: with one reference bus.
+        precision: the largest mismatch of an injection, per unit, at which a power flow is solved.
     """
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, precision: float = PRECISION) -> None:
         if len(case.reference) != 1:
             raise NetworkError(f"{case.name} has {len(case.reference)} reference buses; a power flow needs one")
-        self.case = case
+        self.case, self.precision = case, precision
         n, arcs, every = case.buses, case.arcs, np.arange(case.buses)
         entries = np.concatenate(
             [arcs.g_self + 1j * arcs.b_self, arcs.g_mutual + 1j * arcs.b_mutual, case.gs + 1j * case.bs]
@@ -78,6 +79,10 @@ class PowerFlow:
             "reactive": np.concatenate([self.others, n + self.others]),
         }
         """Positions in [θ, v] of what a power flow finds, and in [p, q] of the injections that are given."""
+        # A complex number in memory is its real part, then its imaginary one. Injections are p + jq, steps ln v + jθ.
+        buses, quantity = {k: u % n for k, u in self.unknown.items()}, {k: u // n for k, u in self.unknown.items()}
+        self._picked = {k: 2 * buses[k] + quantity[k] for k in self.unknown}
+        self._turned = {k: 2 * buses[k] + 1 - quantity[k] for k in self.unknown}
         self._types = {
             "voltages": (self.reactive.astype(np.int32), loads.astype(np.int32)),
             "reactive": (np.zeros(0, np.int32), self.others.astype(np.int32)),
@@ -103,12 +108,13 @@ class PowerFlow:
                 self._weights,
                 *self._types[given],
                 ITERATIONS,
-                PRECISION,
+                self.precision,
             )
         except RuntimeError:
             solved = False
         found = np.array(solver.get_V()) if solved else None
-        if found is None or not np.isfinite(found).all():
+        # A mismatch that is no number passes for none.
+        if found is None or not (np.isfinite(found).all() and np.isfinite(injections).all()):
             del self._newton  # what a failed factorisation left behind must not spoil the next
             return None
         return found
@@ -121,59 +127,71 @@ class PowerFlow:
         Args:
             factors: of the Jacobian at a point near all of them, by `factorise`.
         """
-        n, unknown = self.case.buses, self.unknown[given]
-        angles, magnitudes = np.angle(start), np.abs(start)
-        state = np.concatenate([angles, magnitudes], 1)
-        found = start.copy()
-        done = np.zeros(len(start), bool)
-        before = np.full(len(start), np.inf)
-        alive = np.arange(len(start))
+        injected, before = self.injected(start), np.inf
+        found, picked = start, self._picked[given]
         for _ in range(CHORDS):
-            wrong = self.injected(found[alive]) - injections[alive]
-            mismatch = np.concatenate([wrong.real, wrong.imag], 1)[:, unknown]
+            mismatch = (injected - injections).view(np.float64)[:, picked]
             size = np.abs(mismatch).max(1)
-            done[alive] = size <= PRECISION
-            going = (size > PRECISION) & (size < 0.7 * before[alive])  # what does not shrink is left to `newton`
-            before[alive] = size
-            alive, mismatch = alive[going], mismatch[going]
-            if not len(alive):
+            done = size <= self.precision
+            worst = size.max()
+            if done.all() or not worst < 0.5 * before:  # what hardly shrinks is left to `newton`
                 break
-            state[np.ix_(alive, unknown)] -= factors.solve(mismatch.T).T
-            found[alive] = state[alive, n:] * np.exp(1j * state[alive, :n])
+            step = np.zeros_like(found)
+            step.view(np.float64)[:, self._turned[given]] = factors.solve(mismatch.T).T
+            found, before = found * np.exp(-step), worst
+            injected = self.injected(found)
         return found, done
 
     def injected(self, v: Phasors) -> Phasors:
         """S = V (Y V)* of [N] or [B, N]."""
         currents = self.by_row @ v if v.ndim == 1 else (self.by_row @ v.T).T
-        injected: Phasors = v * currents.conj()
+        injected: Phasors = np.multiply(v, currents.conj(), order="C")
         return injected
 
     @cached_property
     def _entries(self) -> tuple[Ints, Ints, Phasors, Ints]:
         """Rows, columns and values of Y's entries, and which of them are on the diagonal."""
         y = self.by_row.tocoo()
-        order = np.flatnonzero(y.row == y.col)
-        return y.row, y.col, y.data, order
+        return y.row, y.col, y.data, np.flatnonzero(y.row == y.col)
+
+    @cached_property
+    def _pattern(self) -> tuple[Ints, Any, dict[Given, tuple[Ints, Any]]]:
+        """Where the Jacobian's entries go, by columns: their order, a matrix to fill, and both for its parts."""
+        n = self.case.buses
+        row, column, _, _ = self._entries
+        rows = np.concatenate([row, row, row + n, row + n])
+        columns = np.concatenate([column, column + n, column, column + n])
+        numbered = sparse.csc_matrix((np.arange(1.0, len(rows) + 1), (rows, columns)), (2 * n, 2 * n))
+        order = numbered.data.astype(np.int64) - 1
+        places = sparse.csc_matrix((np.arange(1.0, len(rows) + 1), numbered.indices, numbered.indptr), (2 * n, 2 * n))
+        parts: dict[Given, tuple[Ints, Any]] = {}
+        for given, unknown in self.unknown.items():
+            part = places[unknown][:, unknown].tocsc()
+            parts[given] = part.data.astype(np.int64) - 1, part
+        return order, places, parts
 
     def jacobian(self, v: Phasors) -> Any:
         """∂[p, q]/∂[θ, v] at V [N]: sparse, [2N, 2N]."""
-        n = self.case.buses
         row, column, y, diagonal = self._entries
-        magnitude, own = np.abs(v), self.injected(v)
-        terms = v[row] * (y * v[column]).conj()
-        by_angle, by_magnitude = -1j * terms, terms.copy()
+        order, places, _ = self._pattern
+        own, terms = self.injected(v), v[row] * (y * v[column]).conj()
+        by_angle, by_magnitude = -1j * terms, terms
         by_angle[diagonal] += 1j * own[row[diagonal]]
         by_magnitude[diagonal] += own[row[diagonal]]
-        by_magnitude /= magnitude[column]
+        by_magnitude /= np.abs(v)[column]
         values = np.concatenate([by_angle.real, by_magnitude.real, by_angle.imag, by_magnitude.imag])
-        rows = np.concatenate([row, row, row + n, row + n])
-        columns = np.concatenate([column, column + n, column, column + n])
-        return sparse.coo_matrix((values, (rows, columns)), (2 * n, 2 * n)).tocsr()
+        return _filled(places, values[order])
+
+    def _part(self, jacobian: Any, given: Given) -> Any:
+        """The part of a Jacobian that a power flow solves with."""
+        order, part = self._pattern[2][given]
+        return _filled(part, jacobian.data[order])
 
     def factorise(self, v: Phasors, given: Given) -> Any:
-        """The factorised Jacobian of a power flow at V [N]."""
-        unknown = self.unknown[given]
-        return splu(self.jacobian(v)[unknown][:, unknown].tocsc())
+        """The factorised Jacobian of a power flow at V [N], by θ and ln v: steps in them turn and stretch V."""
+        scaled = self.jacobian(v)
+        scaled.data *= np.repeat(np.concatenate([np.ones(len(v)), np.abs(v)]), np.diff(scaled.indptr))
+        return splu(self._part(scaled, given))
 
     def sensitivity(self, v: Phasors) -> Floats:
         """T = ∂[θ, v, p of the slack, q of the slack]/∂u at V [N]: [2N + 2, U]."""
@@ -183,11 +201,19 @@ class PowerFlow:
         pushed = np.zeros((2 * n, u))
         pushed[case.at[self.free], np.arange(active)] = 1.0
         pushed[n + self.reactive, np.arange(active, u - 1)] = 1.0
-        pushed[:, -1] = -jacobian[:, n + self.slack].toarray()[:, 0]
+        column = slice(*jacobian.indptr[n + self.slack : n + self.slack + 2])
+        pushed[jacobian.indices[column], -1] = -jacobian.data[column]
         moved = np.zeros((2 * n + 2, u))
-        moved[unknown] = splu(jacobian[unknown][:, unknown].tocsc()).solve(pushed[unknown])
+        moved[unknown] = splu(self._part(jacobian, "reactive")).solve(pushed[unknown])
         moved[n + self.slack, -1] = 1.0
         moved[2 * n :] = jacobian[[self.slack, n + self.slack]] @ moved[: 2 * n]
         # What other generators at the slack's bus give, the balancing one need not.
         moved[2 * n, np.flatnonzero(case.at[self.free] == self.slack)] -= 1.0
         return moved
+
+
+def _filled(pattern: Any, values: Floats) -> Any:
+    """A sparse matrix with the places of another; nothing is copied or checked."""
+    found = sparse.csc_matrix(pattern.shape)
+    found.data, found.indices, found.indptr = values, pattern.indices, pattern.indptr
+    return found

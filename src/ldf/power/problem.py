@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -72,22 +71,18 @@ class Power(Problem):
         """The network's own file."""
         write_whole(folder / f"{self.name}.m", self.case.text)
 
-    @cached_property
-    def flow(self) -> PowerFlow:
-        """The network's power flow."""
-        return PowerFlow(self.case)
-
     def sensitivities(self, points: Points) -> dict[str, NDArray[Any]]:
         """T = ∂[θ, v]/∂u, [K, 2N + 2, U]."""
         if len(self.case.reference) > 1:
             return {}
         v, theta = (points.states[:, self.quantities[name]] for name in ("v", "theta"))
-        return {"moved": np.array([self.flow.sensitivity(at) for at in v * np.exp(1j * theta)], np.float32)}
+        flow = PowerFlow(self.case)
+        return {"moved": np.array([flow.sensitivity(at) for at in v * np.exp(1j * theta)], np.float32)}
 
     def fast(self, points: Points, tolerance: float) -> Repair:
         """Corrected power flows; with several reference buses, which a power flow does not have, the optimum."""
         optimal = Optimal(self.solver(), points)
-        return FastDispatch(self.flow, points, tolerance, optimal) if "moved" in points.extra else optimal
+        return FastDispatch(self.case, points, tolerance, optimal) if "moved" in points.extra else optimal
 
     def _laws(self, dtype: torch.dtype) -> PowerLaws:
         return PowerLaws(self.case, dtype)

@@ -10,15 +10,15 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from . import points as beforehand
 from .dataset import load as load_labels
+from .evaluation import outside
 from .labelling import DatasetError
-from .network import Rows
 from .points import Points
 from .problem import Floats
 from .quick import Quick
@@ -69,8 +69,9 @@ class Responder:
             self.repair = problem.fast(points, tolerance) if how == "fast" else Optimal(self.solver, points)
         self.certifier = Certifier(problem, tolerance)
         self.gap = gap
-        self.state = Quick(trained.proxy)
-        self.price = None if trained.prices is None else Quick(trained.prices)
+        self.known = {name: value.numpy() for name, value in trained.range.items()}
+        self.state = Quick(trained.proxy, trained.memory)
+        self.price = None if trained.prices is None else Quick(trained.prices, trained.price_memory)
 
     @classmethod
     def open(
@@ -93,12 +94,12 @@ class Responder:
         refused = self._refused(demands[0])
         if refused is not None:
             return refused
-        rows = torch.from_numpy(demands)
-        prediction = self.state(self.trained.rows(rows))
-        prices = None if self.price is None else self.price(Rows.near(self.trained.price_memory, rows, None))
-        answer = self._answer(demands[0], prediction, self.repair(demands[0], prediction), prices)
-        answer = replace(answer, warning=self.trained.outside(rows)[0], seconds=time.perf_counter() - begun)
-        return self._compared(demands[0], answer)
+        prediction = self.state(demands[0])
+        prices = None if self.price is None else self.price(demands[0])
+        found = self.repair(demands[0], prediction)
+        answer = self.certifier.certify(demands[0], prediction, found)
+        warning = outside(self.problem, self.known, demands)[0]
+        return self._complete(demands[0], answer, found, prices, warning, time.perf_counter() - begun)
 
     def many(self, demands: Floats) -> list[Answer]:
         """The answers to demands [B, D]; each takes an equal share of the time."""
@@ -110,14 +111,11 @@ class Responder:
         predictions = self.trained.predict(rows).numpy()
         prices = [None] * len(asked) if self.price is None else list(self.trained.predict_prices(rows).numpy())
         found = self.repair.many(asked, predictions) if len(asked) else []
-        answers = list(map(self._answer, asked, predictions, found, prices))
-        warnings = self.trained.outside(rows)
+        answers = list(map(self.certifier.certify, asked, predictions, found))
+        warnings = outside(self.problem, self.known, asked)
         each = (time.perf_counter() - begun) / max(1, len(demands))
-        answered = iter(
-            self._compared(demand, replace(answer, warning=warning, seconds=each))
-            for demand, answer, warning in zip(asked, answers, warnings, strict=True)
-        )
-        return [next(answered) if answer is None else answer for answer in refused]
+        complete = map(self._complete, asked, answers, found, prices, warnings, [each] * len(asked))
+        return [next(complete) if answer is None else answer for answer in refused]
 
     def _checked(self, demands: Floats) -> Floats:
         width = len(self.problem.nominal)
@@ -135,18 +133,17 @@ class Responder:
         found = self.certifier.certify(demand, nothing, Repaired(nothing, "none", "refused"))
         return replace(found, reason=f"{name} is {demand[bad[0]]}, not a number")
 
-    def _answer(self, demand: Floats, prediction: Floats, found: Repaired, prices: Floats | None) -> Answer:
-        answer = self.certifier.certify(demand, prediction, found)
-        if found.solution is None:
-            return replace(answer, prices=prices)
-        return replace(answer.beside(found.solution.objective), prices=self.problem.prices(found.solution))
-
-    def _compared(self, demand: Floats, answer: Answer) -> Answer:
-        """With the gap to the optimum, if that was asked for and is not known."""
-        if not self.gap or answer.gap is not None or answer.status != "certified":
-            return answer
-        best = self.solver.solve(demand)
-        return answer.beside(best.objective if best.solved else None)
+    def _complete(
+        self, demand: Floats, answer: Answer, found: Repaired, prices: Any, warning: str | None, seconds: float
+    ) -> Answer:
+        """With prices, and with the gap to the optimum where that is known or was asked for."""
+        best = found.solution
+        if best is not None:
+            prices = self.problem.prices(best)
+        elif self.gap and answer.status == "certified":
+            best = self.solver.solve(demand)
+        answer = replace(answer, prices=prices, warning=warning, seconds=seconds)
+        return answer if best is None or not best.solved else answer.beside(best.objective)
 
 
 def points_of(trained: Trained, folder: Path, progress: bool | None = None) -> Points:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from ..batch import Batch
 from ..certificate import certify
 from .dataset import Dataset
 from .network import components
-from .problem import Problem
+from .problem import Floats, Problem
 
 
 @dataclass(frozen=True)
@@ -73,24 +74,22 @@ def reach(demand: Tensor) -> dict[str, Tensor]:
     return {"low": demand.amin(0), "high": demand.amax(0), "centre": centre, "span": span.contiguous()}
 
 
-def outside(problem: Problem, known: Mapping[str, Tensor], demand: Tensor) -> list[str | None]:
-    """For each demand [D] what is unlike all those whose `reach` is known, in words, or None."""
-    low, high, span = known["low"], known["high"], known["span"]
-    margin = 1e-6 + 0.01 * (high - low)
-    beyond = torch.maximum(low - margin - demand, demand - high - margin)
-    away = demand - known["centre"]
-    apart = (away - away @ span @ span.T).norm(dim=1) / demand.norm(dim=1).clamp_min(1e-12)
-    found: list[str | None] = []
-    for row in range(len(demand)):
+def outside(problem: Problem, known: Mapping[str, Floats], given: Floats) -> list[str | None]:
+    """For each of demands [B, D] what is unlike all those whose `reach` is known, in words, or None."""
+    low, high, centre, span = (known[name] for name in ("low", "high", "centre", "span"))
+    beyond = np.maximum(low - given, given - high) - (1e-6 + 0.01 * (high - low))
+    away = given - centre
+    left = np.square(away).sum(1) - np.square(away @ span).sum(1)  # the directions have size one
+    apart = np.sqrt(np.maximum(left, 0) / np.maximum(np.square(given).sum(1), 1e-24))
+    found: list[str | None] = [None] * len(given)
+    for row in np.flatnonzero((beyond.max(1) > 0) | (apart > 1e-3)):
         worst = int(beyond[row].argmax())
         if beyond[row, worst] > 0:
             name, unit, factor = problem.entry(worst)
-            found.append(
-                f"{name} is {float(demand[row, worst]) * factor:.4g} {unit}, trained between "
-                f"{float(low[worst]) * factor:.4g} and {float(high[worst]) * factor:.4g}"
+            found[row] = (
+                f"{name} is {given[row, worst] * factor:.4g} {unit}, trained between "
+                f"{low[worst] * factor:.4g} and {high[worst] * factor:.4g}"
             )
-        elif apart[row] > 1e-3:
-            found.append(f"loads differ from each other as in no training row, by {100 * float(apart[row]):.2g} %")
         else:
-            found.append(None)
+            found[row] = f"loads differ from each other as in no training row, by {100 * apart[row]:.2g} %"
     return found

@@ -27,6 +27,34 @@ ATTEMPTS = 4
 """Demands to try for each of them, at most: some have no solution."""
 
 
+class Nearest:
+    """Which of demands [K, D] is the nearest to others.
+
+    Measured in the r directions that they span from their mean, which leaves the order as it is: one factor for all
+    loads makes r = 1. There ‖a − b‖² without ‖b‖² is enough.
+    """
+
+    def __init__(self, demands: Floats) -> None:
+        self.mean = demands.mean(0)
+        away = demands - self.mean
+        _, sizes, directions = np.linalg.svd(away, full_matrices=False)
+        self.span = np.ascontiguousarray(directions[sizes > 1e-9 * max(sizes.max(initial=0.0), 1e-300)].T)
+        at = away @ self.span
+        self.at, self.sizes = np.ascontiguousarray(at.T), np.square(at).sum(1)
+
+    def __call__(self, demands: Floats) -> Ints:
+        """[B] for demands [B, D]."""
+        return self.measured(demands)[0]
+
+    def measured(self, demands: Floats) -> tuple[Ints, Floats]:
+        """[B] for demands [B, D], and how far away each is in those directions, [B]."""
+        at = (demands - self.mean) @ self.span
+        squares = self.sizes - 2 * (at @ self.at)
+        found: Ints = squares.argmin(1)
+        left = squares.min(1) + np.square(at).sum(1)
+        return found, np.sqrt(np.maximum(left, 0.0))
+
+
 @dataclass(frozen=True)
 class Points:
     """K solved demands [K, D]: states [K, S], and multipliers of constraints [K, m] and of bounds [K, S]."""
@@ -41,14 +69,10 @@ class Points:
     def __len__(self) -> int:
         return len(self.demands)
 
-    def nearest(self, demands: Floats) -> Ints:
-        """[B] the nearest point to each of [B, D]."""
-        found: Ints = (self._sizes - 2 * demands @ self.demands.T).argmin(1)
-        return found
-
     @cached_property
-    def _sizes(self) -> Floats:
-        return np.asarray(np.square(self.demands).sum(1))
+    def nearest(self) -> Nearest:
+        """Demands [B, D] → the nearest point to each, [B]."""
+        return Nearest(self.demands)
 
     def start(self, demand: Floats, prediction: Floats) -> Solution:
         """A predicted state with the multipliers of the nearest point; that point's own state if it is no number."""
@@ -79,11 +103,17 @@ class Points:
             )
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         extra = {name.partition(".")[2]: arrays.pop(name) for name in list(arrays) if name.startswith("extra.")}
-        shapes = {"demands": len(problem.nominal), "states": len(problem.lower), "bounds": len(problem.lower)}
-        for name, width in shapes.items():
-            if name not in arrays or arrays[name].ndim != 2 or arrays[name].shape[1] != width:
-                raise CheckpointError(f"{path} is damaged: {name} should have {width} columns; remove it")
-        return cls(**arrays, extra=extra)
+        rows, size = len(arrays.get("demands", ())), len(problem.lower)
+        widths = {"demands": len(problem.nominal), "states": size, "multipliers": None, "bounds": size}
+        for name, width in widths.items():
+            array = arrays.get(name, np.zeros(0))
+            if array.ndim != 2 or width not in (None, array.shape[1]):
+                wanted = "two dimensions" if width is None else f"{width} columns"
+                raise CheckpointError(f"{path} is damaged: {name} should have {wanted}; remove it")
+        for name, array in (arrays | extra).items():
+            if len(array) != rows:
+                raise CheckpointError(f"{path} is damaged: {name} should have {rows} rows, not {len(array)}; remove it")
+        return cls(**{name: arrays[name] for name in widths}, extra=extra)
 
 
 def build(problem: Problem, demands: Floats, progress: bool | None = None) -> Points:

@@ -12,18 +12,30 @@ import numpy as np
 import torch
 
 from .network import Proxy, Rows
+from .points import Nearest
 from .problem import Floats
 
 
 class Quick:
-    """Demand [D] in, state [S] out, by arrays."""
+    """Demand [D] in, state [S] out, by arrays.
 
-    def __init__(self, proxy: Proxy) -> None:
+    Args:
+        proxy: the network.
+        memory: with a hot start, the earlier demands and states to start from; the nearest is taken.
+    """
+
+    def __init__(self, proxy: Proxy, memory: Rows | None) -> None:
         def array(tensor: torch.Tensor) -> Any:
             return tensor.detach().numpy()
 
-        self.hot, self.architecture = proxy.hot, proxy.architecture
-        self.mean, self.rotation = array(proxy.mean), np.ascontiguousarray(array(proxy.rotation).T)
+        self.architecture = proxy.architecture
+        if proxy.hot:
+            if memory is None or memory.earlier_state is None:
+                raise ValueError("this network was trained with a hot start: it needs a memory of states")
+            self.demands, self.states = array(memory.demand), array(memory.earlier_state)
+        self.nearest = Nearest(self.demands) if proxy.hot else None
+        self.rotation = np.ascontiguousarray(array(proxy.rotation).T)
+        self.middle = self.rotation @ array(proxy.mean)
         self.direction, self.along = array(proxy.direction), float(proxy.centre @ proxy.direction)
         self.knots, self.offset = array(proxy.knots), array(proxy.offset)
         self.free, self.scale = array(proxy.free), array(proxy.scale)
@@ -37,27 +49,32 @@ class Quick:
         features, knots = len(self.rotation), len(self.knots)
         if self.architecture.skip:
             weights = array(proxy.weights)
-            self.constant, hinges = weights[0], weights[1 + features : 1 + features + knots]
+            self.offset = self.offset + weights[0]
+            hinges = weights[1 + features : 1 + features + knots]
             self.linear = np.ascontiguousarray(weights[1 : 1 + features].T)
             self.products = np.ascontiguousarray(weights[1 + features + knots :].T)
             zero = np.zeros((1, len(self.offset)))
             self.slopes = np.concatenate([zero, hinges.cumsum(0)])
             self.starts = np.concatenate([zero, (self.knots[:, None] * hinges).cumsum(0)])
 
-    def __call__(self, rows: Rows) -> Floats:
-        """The state [S] for a single row."""
-        features = self.rotation @ (rows.inputs(self.hot)[0].numpy() - self.mean)
+    def __call__(self, demand: Floats) -> Floats:
+        """The state [S] for a demand [D]."""
         state: Floats = self.offset.copy()
+        inputs = demand
+        if self.nearest is not None:
+            k = int(self.nearest(demand[None])[0])
+            inputs = np.concatenate([demand, self.demands[k], self.states[k]])
+            if self.architecture.skip:
+                state += self.states[k] * self.moving
+        features = self.rotation @ inputs - self.middle
         if self.architecture.skip:
-            state += self.constant + self.linear @ features
+            state += self.linear @ features
             if len(self.knots):
-                u = float(rows.demand[0].numpy() @ self.direction) - self.along
+                u = float(demand @ self.direction) - self.along
                 below = np.searchsorted(self.knots, u)
                 state += u * self.slopes[below] - self.starts[below]
             if len(self.first):
                 state += self.products @ (features[self.first] * features[self.second])
-            if self.hot and rows.earlier_state is not None:
-                state += rows.earlier_state[0].numpy() * self.moving
         z = features.astype(self.layers[0][0].dtype)
         for weight, bias in self.layers[:-1]:
             z = np.maximum(weight @ z + bias, 0)

@@ -40,6 +40,8 @@ class Repaired:
     status: str
     violations: dict[str, float] | None = None
     """The largest ν of every law, where the repair has computed them."""
+    objective: float | None = None
+    """The state's cost, where the repair has computed it."""
     solution: Solution | None = None
     """With its multipliers, where a solver found the optimum."""
 
@@ -216,13 +218,14 @@ class Certifier:
             status, reason = "uncertified", f"{name} is violated by {broken[name]:.2g}"
         else:
             status, reason = "certified", ""
+        cost = found.objective
         return Answer(
             state=found.state,
             status=status,
             reason=reason,
             tolerance=self.tolerance,
             repair=found.repair,
-            objective=float(self.problem.objective(torch.from_numpy(found.state)[None])),
+            objective=cost if cost is not None else float(self.problem.objective(torch.from_numpy(found.state)[None])),
             moved=distances(self.problem, prediction, found.state),
             violations=worst,
         )

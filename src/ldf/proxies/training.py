@@ -181,7 +181,8 @@ class Trained:
 
     def outside(self, demand: Tensor) -> list[str | None]:
         """For each demand [D] what is unlike all training rows, in words, or None."""
-        return outside(self.problem, self.range, demand)
+        known = {name: value.numpy() for name, value in self.range.items()}
+        return outside(self.problem, known, demand.numpy())
 
 
 def _restored(described: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> Proxy:

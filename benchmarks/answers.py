@@ -1,0 +1,172 @@
+"""How fast certified answers are: `ldf predict --repair fast` beside a cold solve by IPOPT, demand by demand.
+
+    python benchmarks/answers.py [--json] [--quick] [--work DIR] [--case CASE]
+
+Labels 4000 demands of each case in shared and in independent sampling (300 buses, independent: 1000), trains one MCD
+network by the tuned recipe, and answers test demands one at a time: ten by the solver, the same ten by us, and so on.
+DIR may be that of `ldf reproduce`, whose labels and networks then serve. By case and sampling:
+
+    ratio       mean time of a cold solve over mean time of an answer, network, check and certificate included;
+                ratio_alternating: a solve before every single answer, which leaves nothing of ours in the caches
+    certified   share of answers certified at 1e-4 without the solver
+    fallback    share of answers that the solver had to give
+    gap         mean of 100·(cost − optimum)/optimum over the answers without the solver; gap_worst: the largest
+    batch       answers per second, 200 demands at once; batch_ratio: beside a cold solve
+    recheck     the largest ν of a certified answer by the torch constraints, a code path of its own
+    pypower     the largest difference of a voltage, per unit, from PYPOWER's power flow of the answered dispatch
+    prices      error of the predicted prices, %; prices_linear, prices_mean, prices_previous: of baselines
+    ms, cold_ms what an answer and a cold solve took
+
+With `--case 24-pipe` and the like it measures gas networks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ldf.power.case import Case, tables
+from ldf.proxies.answers import Responder
+from ldf.proxies.dataset import Dataset
+from ldf.proxies.evaluation import price_errors
+from ldf.proxies.network import Rows
+from ldf.proxies.repair import Answer, Certifier
+from ldf.proxies.study import Run, Study
+from ldf.proxies.training import baselines
+from ldf.reproduce.networks import Options
+
+CASES = ("case30_ieee", "case118_ieee", "case300_ieee")
+BATCH = 200
+BLOCK = 10
+
+
+def timed(respond: Responder, demands: np.ndarray, block: int) -> tuple[list[Answer], float, float]:
+    """Answers one at a time, and mean seconds of a cold solve and of an answer, by blocks of demands in turn."""
+    solver, answers = respond.problem.solver(), []
+    respond.many(demands[:BATCH])  # what is built when it is first asked
+    solver.solve(demands[0])
+    cold = ours = 0.0
+    for first in range(0, len(demands), block):
+        part = demands[first : first + block]
+        begun = time.perf_counter()
+        for demand in part:
+            solver.solve(demand)
+        between = time.perf_counter()
+        answers += [respond(demand) for demand in part]
+        cold, ours = cold + between - begun, ours + time.perf_counter() - between
+    return answers, cold / len(demands), ours / len(demands)
+
+
+def batched(respond: Responder, demands: np.ndarray) -> float:
+    """Answers per second, many at once."""
+    respond.many(demands)
+    begun = time.perf_counter()
+    respond.many(demands)
+    return len(demands) / (time.perf_counter() - begun)
+
+
+def pypower(case: Case, demand: np.ndarray, state: np.ndarray) -> float:
+    """The largest difference of a complex voltage from PYPOWER's power flow of a dispatch."""
+    from pypower.api import ppoption, runpf
+
+    n, g = case.buses, case.generators
+    p, _, v, theta = np.split(state, [g, 2 * g, 2 * g + n])
+    network: dict[str, Any] = {
+        "version": "2",
+        "baseMVA": case.base,
+        **{k: t.copy() for k, t in tables(case.text).items()},
+    }
+    bus, gen = network["bus"], network["gen"]
+    here = np.isin(bus[:, 0], case.bus)
+    bus[here, 2], bus[here, 3] = demand[:n] * case.base, demand[n:] * case.base
+    gen[case.generator - 1, 1], gen[case.generator - 1, 5] = p * case.base, v[case.at]
+    found, solved = runpf(network, ppoption(VERBOSE=0, OUT_ALL=0, PF_TOL=1e-10))
+    if not solved:
+        return float("inf")
+    theirs = found["bus"][here, 7] * np.exp(1j * np.radians(found["bus"][here, 8]))
+    return float(np.abs(theirs - v * np.exp(1j * theta)).max())
+
+
+def price_figures(labels: Dataset, respond: Responder) -> dict[str, float]:
+    """Errors of predicted prices and of the baselines on the test rows, %."""
+    priced, network = labels.priced(), respond.trained.prices
+    if priced is None or network is None:
+        return {}
+    _, rows = priced.split()
+    part = next(iter(respond.problem.priced))
+    predicted = {f"prices_{name}": predict(rows) for name, predict in baselines(priced).items()}
+    predicted["prices"] = network.predict(Rows.of(rows))
+    return {name: price_errors(labels.problem, found, rows.state)[part] for name, found in predicted.items()}
+
+
+def measure(study: Study, rows: int, epochs: int) -> dict[str, float]:
+    """All figures of one case and sampling."""
+    labels = study.label()
+    run = Run("tuned", "MCD", 0, epochs)
+    study.train([run])
+    respond = Responder.open(study.folder_of(run), progress=study.progress)
+    _, test = labels.split()
+    demands = test.demand.numpy()
+    answers, cold, ours = timed(respond, demands[:rows], BLOCK)
+    _, alternating, each = timed(respond, demands[: rows // 2], 1)
+    alone = [answer.repair != "solver" for answer in answers]
+    gaps = [
+        answer.beside(best).gap or 0.0
+        for answer, best, fast in zip(answers, test.objective.tolist(), alone, strict=False)
+        if fast and answer.status == "certified"
+    ]
+    kept = [(d, answer.state) for d, answer in zip(demands, answers, strict=False) if answer.status == "certified"]
+    worst = Certifier(study.problem).worst_of(np.array([d for d, _ in kept]), np.array([state for _, state in kept]))
+    rate = batched(respond, demands[:BATCH])
+    found = {
+        "ratio": cold / ours,
+        "ratio_alternating": alternating / each,
+        "certified": float(np.mean([a.status == "certified" and fast for a, fast in zip(answers, alone, strict=True)])),
+        "fallback": 1 - float(np.mean(alone)),
+        "gap": float(np.mean(gaps)) if gaps else float("nan"),
+        "gap_worst": float(np.max(gaps)) if gaps else float("nan"),
+        "batch": rate,
+        "batch_ratio": rate * cold,
+        "recheck": float(np.max(list(worst.values()))),
+        "ms": 1e3 * ours,
+        "cold_ms": 1e3 * cold,
+        **price_figures(labels, respond),
+    }
+    if study.problem.kind == "power":
+        found["pypower"] = max(pypower(study.problem.case, d, state) for d, state in kept[:10])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one flat object")
+    parser.add_argument("--quick", action="store_true", help="200 labels, 10 epochs, 20 demands: to see it run")
+    parser.add_argument("--work", type=Path, default=Path("out/answers"), help="where labels and networks lie")
+    parser.add_argument("--case", action="append", help="a network; may be given several times")
+    parser.add_argument("--sampling", action="append", choices=["shared", "independent"], help="both by default")
+    parser.add_argument("--rows", type=int, default=200, help="test demands to answer")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    samples, epochs, rows = (200, 10, 20) if arguments.quick else (None, 80, arguments.rows)
+    found: dict[str, float] = {}
+    for case in arguments.case or CASES:
+        for mode in arguments.sampling or ("shared", "independent"):
+            options = Options(cases=[case], samplings=[mode], recipes=["tuned"], samples=samples, progress=True)
+            for study in options.studies(arguments.work, ("power", "gas"))[0]:
+                figures = measure(study, rows, epochs)
+                found |= {f"{study.problem.name}_{mode}_{name}": value for name, value in figures.items()}
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+    else:
+        for key, value in found.items():
+            print(f"{key:44} {value:.4g}")
+
+
+if __name__ == "__main__":
+    main()

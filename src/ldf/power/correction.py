@@ -1,0 +1,189 @@
+"""One correction of a dispatch: the small quadratic program that brings it back within its limits.
+
+With u = [p, q of generators, v of the slack], T = ∂[θ, v]/∂u and the cost's gradient c,
+
+    minimise ½ δᵀ M δ + w cᵀ δ    subject to    u^l ≤ u + δ ≤ u^u,    y^l ≤ y(u) + ∂y/∂u δ ≤ y^u
+
+where y are voltages, p and q of the slack, apparent power of branches and angles across them; what is far from its
+limit is left out. In p and q the limits of generators are bounds, and hold exactly; voltages are nearly linear in them.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .case import Case
+from .flow import Phasors, PowerFlow
+from .ohm import flows, slopes
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+COST = 3.5
+"""w, in units of the dearest generator's marginal cost."""
+SIZES = {"p": 1.0, "q": 1.0, "v": 0.05}
+"""Steps of the controls that count as one, per unit."""
+BEND = 300.0
+"""What a radian across a branch counts, squared, beside such steps, where the network is taken to bend."""
+MARGIN = 0.2
+"""The share of the tolerance by which limits are to be kept: what linearising neglects."""
+REACH = {True: 0.02, False: 0.03}
+"""Limits of voltages and of the slack that enter are those nearer than this, per unit; by whether little is broken."""
+LOADED = {True: 0.9, False: 0.7}
+"""Branches that enter are those with more than this share of their limit."""
+TURNED = 0.1
+"""Angles across branches enter within this of their limit, rad."""
+NO_LIMIT = 1e30
+
+
+class Correction:
+    """Corrections of one network's dispatches.
+
+    Args:
+        flow: the network's power flow.
+        tolerance: by which limits may be broken, per unit.
+    """
+
+    def __init__(self, flow: PowerFlow, tolerance: float) -> None:
+        case = self.case = flow.case
+        self.flow, self.margin = flow, MARGIN * tolerance
+        self.rated = np.flatnonzero(np.isfinite(np.tile(case.limit, 2)))
+        self.limit = np.tile(case.limit, 2)[self.rated]
+        arcs = case.arcs
+        self.source, self.target = arcs.source[self.rated], arcs.target[self.rated]
+        self.admittance = SimpleNamespace(
+            **{name: getattr(arcs, name)[self.rated] for name in ("g_self", "b_self", "g_mutual", "b_mutual")}
+        )
+        self.angled = np.flatnonzero(np.isfinite(case.angle_min) | np.isfinite(case.angle_max))
+        self.first, self.second = case.source[self.angled], case.target[self.angled]
+        self.angle_min, self.angle_max = case.angle_min[self.angled], case.angle_max[self.angled]
+        q_min, q_max = by_bus(case, case.q_min), by_bus(case, case.q_max)
+        n, u, free, reactive, slack, b = case.buses, flow.controls, flow.free, flow.reactive, flow.slack, flow.balancing
+        self.active = slice(0, len(free))
+        self.reactive = slice(len(free), u - 1)
+        self.size = np.concatenate([np.full(len(free), SIZES["p"]), np.full(len(reactive), SIZES["q"]), [SIZES["v"]]])
+        self.u_min = _finite(case.p_min[free], q_min[reactive], case.v_min[[slack]])
+        self.u_max = _finite(case.p_max[free], q_max[reactive], case.v_max[[slack]])
+        self.y_min = _finite(case.p_min[[b]], q_min[[slack]], case.v_min[flow.others])
+        self.y_max = _finite(case.p_max[[b]], q_max[[slack]], case.v_max[flow.others])
+        self.y_rows = np.concatenate([[2 * n, 2 * n + 1], n + flow.others])
+        self.identity = np.eye(u)
+        c2, c1, _ = case.cost.T
+        large = np.where(np.isfinite(case.p_max), np.maximum(np.abs(case.p_max), np.abs(case.p_min)), 1.0)
+        dearest = float(np.abs(2 * c2 * large + c1).max())
+        self.weight = COST / dearest if dearest else 0.0
+
+    def __call__(
+        self, p: Floats, q: Floats, phasors: Phasors, moved: Floats, *, near: bool, cheaper: bool
+    ) -> Floats | None:
+        """δ [U] of one dispatch, or None where the linearised limits leave no room.
+
+        Args:
+            p: active power of generators, [G].
+            q: reactive power of buses, [N].
+            phasors: V, [N].
+            moved: T, [2N + 2, U].
+            near: little is broken: few limits enter, and M = 1.
+            cheaper: the cost counts.
+        """
+        import daqp
+
+        case, flow, n = self.case, self.flow, self.case.buses
+        v, b, slack = np.abs(phasors), flow.balancing, flow.slack
+        now = np.concatenate([[p[b], q[slack]], v[flow.others]])
+        low, high = self.y_min - now, self.y_max - now
+        kept = np.flatnonzero((low > -REACH[near]) | (high < REACH[near]))
+        rows, lows, highs = [moved[self.y_rows[kept]]], [low[kept]], [high[kept]]
+        if len(self.rated):
+            pf, qf = self.flows(phasors, v)
+            size = np.hypot(pf, qf)
+            loaded = np.flatnonzero(size > LOADED[near] * self.limit)
+            rows.append(self._gradients(loaded, pf, qf, size, v, moved))
+            lows.append(np.full(len(loaded), -NO_LIMIT))
+            highs.append((self.limit - size)[loaded])
+        if len(self.angled):
+            across = self.across(phasors)
+            low, high = self.angle_min - across, self.angle_max - across
+            turned = np.flatnonzero((low > -TURNED) | (high < TURNED))
+            branch = self.angled[turned]
+            rows.append(moved[case.source[branch]] - moved[case.target[branch]])
+            lows.append(np.maximum(low[turned], -NO_LIMIT))
+            highs.append(np.minimum(high[turned], NO_LIMIT))
+        low, high = np.concatenate(lows) + self.margin, np.concatenate(highs) - self.margin
+        tight = low > high  # as between equal limits: aim at the middle
+        low[tight] = high[tight] = (low[tight] + high[tight]) / 2
+        metric, slope = self.identity, np.zeros(flow.controls)
+        if not near:
+            spread = (moved[case.source] - moved[case.target]) * self.size
+            metric = metric + BEND * (spread.T @ spread)
+        if cheaper:
+            c2, c1, _ = case.cost.T
+            marginal = 2 * c2 * p + c1
+            slope = marginal[b] * moved[2 * n]
+            slope[self.active] += marginal[flow.free]
+            slope *= self.weight * self.size
+        u = self.controls(p, q, v)
+        x, _, flag, _ = daqp.solve(
+            metric,
+            slope,
+            np.concatenate(rows) * self.size,
+            np.concatenate([(self.u_max - u) / self.size, high]),
+            np.concatenate([(self.u_min - u) / self.size, low]),
+        )
+        return x * self.size if flag > 0 else None
+
+    def controls(self, p: Floats, q: Floats, v: Floats) -> Floats:
+        """u [U] of one dispatch."""
+        flow = self.flow
+        return np.concatenate([p[flow.free], q[flow.reactive], v[[flow.slack]]])
+
+    def makes_up(self, q: Floats) -> bool:
+        """Whether the slack keeps its own limits of reactive power, q [N]."""
+        slack = q[self.flow.slack]
+        return bool(self.y_min[1] <= slack <= self.y_max[1])
+
+    def clipped(self, p: Floats, q: Floats, phasors: Phasors) -> Floats:
+        """δ [U] that only cuts the controls to their own bounds."""
+        u = self.controls(p, q, np.abs(phasors))
+        found: Floats = np.clip(u, self.u_min, self.u_max) - u
+        return found
+
+    def flows(self, phasors: Phasors, v: Floats) -> tuple[Floats, Floats]:
+        """p and q of the arcs with a limit, [..., arcs]."""
+        source, target = self.source, self.target
+        turned = phasors[..., source] * phasors[..., target].conj()
+        product = v[..., source] * v[..., target]
+        p, q = flows(self.admittance, v[..., source], v[..., target], turned.real / product, turned.imag / product)
+        return p, q
+
+    def across(self, phasors: Phasors) -> Floats:
+        """θ_i − θ_j of the branches with a limit, [..., branches]."""
+        return np.angle(phasors[..., self.first] * phasors[..., self.second].conj())
+
+    def _gradients(self, arcs: Ints, p: Floats, q: Floats, size: Floats, v: Floats, moved: Floats) -> Floats:
+        """∂|S|/∂u of some arcs, [arcs, U]."""
+        n, i, j = self.case.buses, self.source[arcs], self.target[arcs]
+        numbers = SimpleNamespace(g_self=self.admittance.g_self[arcs], b_self=self.admittance.b_self[arcs])
+        of_p, of_q = slopes(numbers, p[arcs], q[arcs], v[i], v[j])
+        turned, first, second = (
+            ((p[arcs] * dp + q[arcs] * dq) / size[arcs])[:, None] for dp, dq in zip(of_p, of_q, strict=True)
+        )
+        found: Floats = turned * (moved[i] - moved[j]) + first * moved[n + i] + second * moved[n + j]
+        return found
+
+
+def by_bus(case: Case, values: Floats) -> Floats:
+    """[N] the sum over the generators of each bus."""
+    found = np.zeros(case.buses)
+    np.add.at(found, case.at, values)
+    return found
+
+
+def _finite(*limits: Any) -> Floats:
+    """Limits side by side, infinite ones as large numbers: the program takes no infinities."""
+    found: Floats = np.clip(np.concatenate(limits), -NO_LIMIT, NO_LIMIT)
+    return found
