@@ -130,6 +130,7 @@ class FastDispatch(Repair):
         """Dispatches for demands [B, 2N] from predicted states [B, S], side by side."""
         at = self.begin(demands, predictions)
         found: list[Repaired | None] = [None] * len(at)
+        best, least = predictions.copy(), np.full(len(at), np.inf)
         c2, c1, c0 = self.case.cost.T
         rows = np.flatnonzero(self._settle(at, "voltages"))
         for turn in range(PASSES + 1):
@@ -144,6 +145,8 @@ class FastDispatch(Repair):
                 laws = {name: float(nu[i]) for name, nu in worst.items()}
                 p, route = here.p[i], f"fast-{turn}" if turn else "flow"
                 found[rows[i]] = Repaired(states[i], route, "optimal", laws, float((c2 * p * p + c1 * p + c0).sum()))
+            better = largest < least[rows]
+            best[rows[better]], least[rows[better]] = states[better], largest[better]
             if turn == PASSES or not left.any():
                 break
             rows, here = rows[left], here.take(left)
@@ -152,8 +155,8 @@ class FastDispatch(Repair):
             at.put(rows, here)
             rows = rows[solved]
         return [
-            self.fallback(demand, prediction) if answer is None else answer
-            for demand, prediction, answer in zip(demands, predictions, found, strict=True)
+            self.fallback(demand, state) if answer is None else answer
+            for demand, state, answer in zip(demands, best, found, strict=True)
         ]
 
     def begin(self, demands: Floats, predictions: Floats) -> Dispatch:

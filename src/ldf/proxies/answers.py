@@ -83,8 +83,12 @@ class Responder:
         progress: bool | None = None,
     ) -> Responder:
         """From the folder of a run; points that a repair needs and the run has not are made, and kept there."""
-        trained = Trained.load(folder)
-        points = points_of(trained, folder, progress) if how in ("fast", "optimal") else None
+        trained, points = Trained.load(folder), None
+        if how in ("fast", "optimal"):
+            if not (folder / beforehand.FILE).exists():
+                said = f"{folder} has no points solved beforehand, which make repairs fast: solving {beforehand.COUNT}"
+                print(said, file=sys.stderr)
+            points = points_of(trained, folder, progress)
         return cls(trained, points, how, tolerance, gap)
 
     def __call__(self, demand: Floats) -> Answer:
@@ -142,6 +146,8 @@ class Responder:
             prices = self.problem.prices(best)
         elif self.gap and answer.status == "certified":
             best = self.solver.solve(demand)
+        if answer.status == "unsolvable":
+            prices = None
         answer = replace(answer, prices=prices, warning=warning, seconds=seconds)
         return answer if best is None or not best.solved else answer.beside(best.objective)
 
@@ -151,7 +157,6 @@ def points_of(trained: Trained, folder: Path, progress: bool | None = None) -> P
     problem = trained.problem
     if (folder / beforehand.FILE).exists():
         return Points.load(folder, problem)
-    print(f"{folder} has no points solved beforehand, which make repairs fast: solving them", file=sys.stderr)
     try:
         labels = load_labels(Path(trained.facts.get("data", "")), problem)
         demands = beforehand.spread(labels.split()[0].demand.numpy())
