@@ -11,6 +11,7 @@ DIR may be that of `ldf reproduce`, whose labels and networks then serve. By cas
     certified   share of answers certified at 1e-4 without the solver
     fallback    share of answers that the solver had to give
     gap         mean of 100·(cost − optimum)/optimum over the answers without the solver; gap_worst: the largest
+    optimal     ratio of `--repair optimal`: IPOPT from the prediction and the multipliers of the nearest point
     batch       answers per second, 200 demands at once; batch_ratio: beside a cold solve
     recheck     the largest ν of a certified answer by the torch constraints, a code path of its own
     pypower     the largest difference of a voltage, per unit, from PYPOWER's power flow of the answered dispatch
@@ -49,7 +50,7 @@ BLOCK = 10
 def timed(respond: Responder, demands: np.ndarray, block: int) -> tuple[list[Answer], float, float]:
     """Answers one at a time, and mean seconds of a cold solve and of an answer, by blocks of demands in turn."""
     solver, answers = respond.problem.solver(), []
-    respond.many(demands[:BATCH])  # what is built when it is first asked
+    respond.many(demands[:BLOCK])  # what is built when it is first asked
     solver.solve(demands[0])
     cold = ours = 0.0
     for first in range(0, len(demands), block):
@@ -115,6 +116,7 @@ def measure(study: Study, rows: int, epochs: int) -> dict[str, float]:
     demands = test.demand.numpy()
     answers, cold, ours = timed(respond, demands[:rows], BLOCK)
     _, alternating, each = timed(respond, demands[: rows // 2], 1)
+    _, slow, warm = timed(Responder.open(study.folder_of(run), "optimal"), demands[: rows // 4], BLOCK)
     alone = [answer.repair != "solver" for answer in answers]
     gaps = [
         answer.beside(best).gap or 0.0
@@ -131,6 +133,7 @@ def measure(study: Study, rows: int, epochs: int) -> dict[str, float]:
         "fallback": 1 - float(np.mean(alone)),
         "gap": float(np.mean(gaps)) if gaps else float("nan"),
         "gap_worst": float(np.max(gaps)) if gaps else float("nan"),
+        "optimal": slow / warm,
         "batch": rate,
         "batch_ratio": rate * cold,
         "recheck": float(np.max(list(worst.values()))),

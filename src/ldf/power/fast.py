@@ -120,7 +120,8 @@ class FastDispatch(Repair):
         self.v: Phasors = v * np.exp(1j * theta)
         """V of the points, [K, N]."""
         self.near = BESIDE * np.linalg.norm(points.demands, axis=1)
-        self.factors: dict[tuple[int, Given], Any] = {}
+        self.factors = {given: [flow.factorise(at, given) for at in self.v] for given in flow.unknown}
+        """The Jacobians at the points, factorised."""
 
     def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
         """The dispatch for one demand [2N] from a predicted state [S]."""
@@ -187,7 +188,7 @@ class FastDispatch(Repair):
         done = np.zeros(len(at), bool)
         for point in set(at.nearest[at.beside].tolist()):
             members = np.flatnonzero(at.beside & (at.nearest == point))
-            v, solved = flow.chord(injections[members], at.v[members], given, self._factors(point, given))
+            v, solved = flow.chord(injections[members], at.v[members], given, self.factors[given][point])
             at.v[members[solved]], done[members] = v[solved], solved
         for row in np.flatnonzero(~done):
             found = flow.newton(injections[row], at.v[row], given)
@@ -200,13 +201,6 @@ class FastDispatch(Repair):
         at.q[:, flow.slack] = generated.imag[:, flow.slack]
         at.p[:, flow.balancing] += generated.real[:, flow.slack] - at.p[:, self.beside].sum(1)
         return done
-
-    def _factors(self, point: int, given: Given) -> Any:
-        """The Jacobian at a point, factorised when it is first needed."""
-        key = point, given
-        if key not in self.factors:
-            self.factors[key] = self.flow.factorise(self.v[point], given)
-        return self.factors[key]
 
     def states(self, at: Dispatch) -> Floats:
         """[B, S]: reactive power of a bus shared among its generators, angles from the reference."""
