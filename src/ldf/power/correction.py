@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from .case import Case
 from .flow import Phasors, PowerFlow
-from .ohm import flows, slopes
+from .ohm import slopes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -53,11 +54,16 @@ class Correction:
         self.flow, self.margin = flow, MARGIN * tolerance
         self.rated = np.flatnonzero(np.isfinite(np.tile(case.limit, 2)))
         self.limit = np.tile(case.limit, 2)[self.rated]
+        self.squared = self.limit**2
         arcs = case.arcs
         self.source, self.target = arcs.source[self.rated], arcs.target[self.rated]
-        self.admittance = SimpleNamespace(
-            **{name: getattr(arcs, name)[self.rated] for name in ("g_self", "b_self", "g_mutual", "b_mutual")}
-        )
+        self.admittance = SimpleNamespace(g_self=arcs.g_self[self.rated], b_self=arcs.b_self[self.rated])
+        own, mutual = arcs.g_self + 1j * arcs.b_self, arcs.g_mutual + 1j * arcs.b_mutual
+        rows = np.tile(np.arange(len(self.rated)), 2)
+        entries = np.concatenate([own[self.rated], mutual[self.rated]])
+        places = rows, np.concatenate([self.source, self.target])
+        self.currents = sparse.csr_matrix((entries, places), (len(self.rated), case.buses))
+        """V [N] → I_ij of the arcs with a limit."""
         self.angled = np.flatnonzero(np.isfinite(case.angle_min) | np.isfinite(case.angle_max))
         self.first, self.second = case.source[self.angled], case.target[self.angled]
         self.angle_min, self.angle_max = case.angle_min[self.angled], case.angle_max[self.angled]
@@ -99,10 +105,10 @@ class Correction:
         kept = np.flatnonzero((low > -REACH[near]) | (high < REACH[near]))
         rows, lows, highs = [moved[self.y_rows[kept]]], [low[kept]], [high[kept]]
         if len(self.rated):
-            pf, qf = self.flows(phasors, v)
-            size = np.hypot(pf, qf)
+            flows = self.flows(phasors)
+            size = np.abs(flows)
             loaded = np.flatnonzero(size > LOADED[near] * self.limit)
-            rows.append(self._gradients(loaded, pf, qf, size, v, moved))
+            rows.append(self._gradients(loaded, flows[loaded], v, moved))
             lows.append(np.full(len(loaded), -NO_LIMIT))
             highs.append((self.limit - size)[loaded])
         if len(self.angled):
@@ -152,26 +158,24 @@ class Correction:
         found: Floats = np.clip(u, self.u_min, self.u_max) - u
         return found
 
-    def flows(self, phasors: Phasors, v: Floats) -> tuple[Floats, Floats]:
-        """p and q of the arcs with a limit, [..., arcs]."""
-        source, target = self.source, self.target
-        turned = phasors[..., source] * phasors[..., target].conj()
-        product = v[..., source] * v[..., target]
-        p, q = flows(self.admittance, v[..., source], v[..., target], turned.real / product, turned.imag / product)
-        return p, q
+    def flows(self, phasors: Phasors) -> Phasors:
+        """S_ij = V_i I_ij* of the arcs with a limit, [..., arcs]."""
+        currents = (self.currents @ phasors.T).T
+        found: Phasors = phasors[..., self.source] * currents.conj()
+        return found
 
     def across(self, phasors: Phasors) -> Floats:
         """θ_i − θ_j of the branches with a limit, [..., branches]."""
         return np.angle(phasors[..., self.first] * phasors[..., self.second].conj())
 
-    def _gradients(self, arcs: Ints, p: Floats, q: Floats, size: Floats, v: Floats, moved: Floats) -> Floats:
-        """∂|S|/∂u of some arcs, [arcs, U]."""
+    def _gradients(self, arcs: Ints, flows: Phasors, v: Floats, moved: Floats) -> Floats:
+        """∂|S|/∂u of some arcs with S [arcs]: [arcs, U]."""
         n, i, j = self.case.buses, self.source[arcs], self.target[arcs]
         numbers = SimpleNamespace(g_self=self.admittance.g_self[arcs], b_self=self.admittance.b_self[arcs])
-        of_p, of_q = slopes(numbers, p[arcs], q[arcs], v[i], v[j])
-        turned, first, second = (
-            ((p[arcs] * dp + q[arcs] * dq) / size[arcs])[:, None] for dp, dq in zip(of_p, of_q, strict=True)
-        )
+        p, q = flows.real, flows.imag
+        of_p, of_q = slopes(numbers, p, q, v[i], v[j])
+        size = np.abs(flows)
+        turned, first, second = (((p * dp + q * dq) / size)[:, None] for dp, dq in zip(of_p, of_q, strict=True))
         found: Floats = turned * (moved[i] - moved[j]) + first * moved[n + i] + second * moved[n + j]
         return found
 

@@ -137,7 +137,7 @@ class FastDispatch(Repair):
         for turn in range(PASSES + 1):
             if not len(rows):
                 break
-            here = at.take(rows)
+            here = at if len(rows) == len(at) else at.take(rows)
             states = self.states(here)
             worst = self.check(here, states)
             largest = np.max(list(worst.values()), 0)
@@ -146,9 +146,11 @@ class FastDispatch(Repair):
                 laws = {name: float(nu[i]) for name, nu in worst.items()}
                 p, route = here.p[i], f"fast-{turn}" if turn else "flow"
                 found[rows[i]] = Repaired(states[i], route, "optimal", laws, float((c2 * p * p + c1 * p + c0).sum()))
+            if not left.any():
+                break
             better = largest < least[rows]
             best[rows[better]], least[rows[better]] = states[better], largest[better]
-            if turn == PASSES or not left.any():
+            if turn == PASSES:
                 break
             rows, here = rows[left], here.take(left)
             others = np.max([nu[left] for name, nu in worst.items() if name != "reactive"], 0)
@@ -221,11 +223,11 @@ class FastDispatch(Repair):
             across = theta[:, correction.first] - theta[:, correction.second]
             found["angle"] = np.maximum(correction.angle_min - across, across - correction.angle_max).max(1)
         if len(correction.rated):
-            p, q = correction.flows(at.v, states[:, self.parts[2]])
-            found["thermal"] = (p * p + q * q - correction.limit**2).max(1)
+            found["thermal"] = (np.square(np.abs(correction.flows(at.v))) - correction.squared).max(1)
         wrong = np.abs((at.injected + at.demanded - 1j * at.q - at.p @ self.placed).view(np.float64))
         found |= {"balance_p": wrong[:, ::2].max(1), "balance_q": wrong[:, 1::2].max(1)}
-        return {name: np.maximum(found[name], 0.0) for name in LAWS if name in found}
+        names = [name for name in LAWS if name in found]
+        return dict(zip(names, np.maximum([found[name] for name in names], 0.0), strict=True))
 
     def _correct(self, at: Dispatch, largest: Floats, reactive: Bools, turn: int) -> Bools:
         """Correct every dispatch once and solve its power flow; which have one, [B].

@@ -129,9 +129,10 @@ class Responder:
 
     def _refused(self, demand: Floats) -> Answer | None:
         """The answer to a demand that is no demand."""
-        bad = np.flatnonzero(~np.isfinite(demand))
-        if not len(bad):
+        finite = np.isfinite(demand)
+        if finite.all():
             return None
+        bad = np.flatnonzero(~finite)
         name, _, _ = self.problem.entry(int(bad[0]))
         nothing = np.full(len(self.problem.lower), np.nan)
         found = self.certifier.certify(demand, nothing, Repaired(nothing, "none", "refused"))

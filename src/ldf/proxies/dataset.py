@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from .labelling import DatasetError, Origin, read_manifest, read_shard, shard_pa
 from .problem import Floats, Problem
 from .sampling import Sampling
 
+RARE = 0.005
+"""The share of prices that count as rare, on either side."""
 TEST_SHARE = 0.2
 """The paper's 80/20 split."""
 VALIDATION_SHARE = 0.1
@@ -91,9 +94,18 @@ class Priced(Dataset):
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """[K] prices have none."""
-        none = np.full(self.state.shape[1], np.inf)
-        return -none, none
+        """[K] the span of these prices."""
+        return self.state.amin(0).numpy(), self.state.amax(0).numpy()
+
+    def cut(self) -> Priced:
+        """Prices cut to where all but `RARE` of each node's lie, on either side.
+
+        Scarcity prices have no upper end, and a few of them would rule the squared error.
+        """
+        rows = len(self) - 1
+        ordered = self.state.sort(0).values
+        few = math.ceil(RARE * rows)
+        return replace(self, state=self.state.clamp(ordered[few], ordered[rows - few]))
 
 
 def divide(data: Dataset, seed: int) -> tuple[Dataset, Dataset]:

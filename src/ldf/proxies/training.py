@@ -81,7 +81,7 @@ RECIPES = {
     ),
 }
 PRICES = replace(
-    RECIPES["tuned"], name="prices", architecture=replace(RECIPES["tuned"].architecture, bounded=False), epochs=40
+    RECIPES["tuned"], name="prices", architecture=Architecture(layers=2, width=128, skip=True, bounded=True), epochs=40
 )
 """Of the network of prices, whatever that of states has: the paper predicts none, and no law binds them."""
 
@@ -270,7 +270,9 @@ def train(
     priced = training.priced()
     if priced is not None:
         place = folder / CHECKPOINTS[1] if folder is not None else None
-        result.prices, _ = _fit(priced, PRICES, None, lambda _: [], seed=seed, checkpoint=place, progress=progress)
+        result.prices, _ = _fit(
+            priced.cut(), PRICES, None, lambda _: [], seed=seed, checkpoint=place, progress=progress
+        )
         result.price_memory = _memory(priced, seed)
     if folder is not None:
         result.save(folder)
