@@ -3,7 +3,7 @@
     python benchmarks/answers.py [--json] [--quick] [--work DIR] [--case CASE]
 
 Labels 4000 demands of each case in shared and in independent sampling (300 buses, independent: 1000), trains one MCD
-network by the tuned recipe, and answers test demands one at a time: ten by the solver, the same ten by us, and so on.
+network by the tuned recipe, and answers test demands one at a time: 20 by the solver, the same 20 by us, and so on.
 DIR may be that of `ldf reproduce`, whose labels and networks then serve. By case and sampling:
 
     ratio       mean time of a cold solve over mean time of an answer, network, check and certificate included;
@@ -44,7 +44,7 @@ from ldf.reproduce.networks import Options
 
 CASES = ("case30_ieee", "case118_ieee", "case300_ieee")
 BATCH = 200
-BLOCK = 10
+BLOCK = 20
 
 
 def timed(respond: Responder, demands: np.ndarray, block: int) -> tuple[list[Answer], float, float]:

@@ -60,8 +60,9 @@ def test_newton_and_chord_find_what_pypower_finds(name: str, given: str, solved:
     theirs = np.array([flow_by_pypower(at.case, demand, at.state, flow.slack, given) for demand in demands])
     injections = np.array([at.injections(demand) for demand in demands])
     ours = np.array([flow.newton(injected, at.v, given) for injected in injections])
-    chords, done = flow.chord(injections, np.tile(at.v, (3, 1)), given, flow.factorise(at.v, given))
+    chords, injected, done = flow.chord(injections, np.tile(at.v, (3, 1)), given, flow.factorise(at.v, given))
     assert done.all()
+    np.testing.assert_allclose(injected, flow.injected(chords), rtol=0, atol=1e-12)
     for found in (ours, chords):
         np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-7)
         assert np.abs(found - at.v).max() > 1e-5, "a power flow that moved nothing would prove nothing"
@@ -95,7 +96,7 @@ def test_where_there_is_no_power_flow_there_is_none_and_the_next_is_not_spoiled(
     before = at.flow.newton(fine, at.v, given)
     assert at.flow.newton(bad, at.v, given) is None
     np.testing.assert_allclose(at.flow.newton(fine, at.v, given), before, rtol=0, atol=1e-9)
-    found, done = at.flow.chord(
+    found, _, done = at.flow.chord(
         np.array([fine, bad, fine]), np.tile(at.v, (3, 1)), given, at.flow.factorise(at.v, given)
     )
     assert done.tolist() == [True, False, True]

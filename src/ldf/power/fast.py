@@ -142,7 +142,7 @@ class FastDispatch(Repair):
             worst = self.check(here, states)
             largest = np.max(list(worst.values()), 0)
             left = ~(largest <= self.tolerance)
-            for i in np.flatnonzero(~left):
+            for i in (~left).nonzero()[0]:
                 laws = {name: float(nu[i]) for name, nu in worst.items()}
                 p, route = here.p[i], f"fast-{turn}" if turn else "flow"
                 found[rows[i]] = Repaired(states[i], route, "optimal", laws, float((c2 * p * p + c1 * p + c0).sum()))
@@ -190,13 +190,12 @@ class FastDispatch(Repair):
         done = np.zeros(len(at), bool)
         for point in set(at.nearest[at.beside].tolist()):
             members = np.flatnonzero(at.beside & (at.nearest == point))
-            v, solved = flow.chord(injections[members], at.v[members], given, self.factors[given][point])
-            at.v[members[solved]], done[members] = v[solved], solved
+            v, injected, solved = flow.chord(injections[members], at.v[members], given, self.factors[given][point])
+            at.v[members[solved]], at.injected[members], done[members] = v[solved], injected, solved
         for row in np.flatnonzero(~done):
             found = flow.newton(injections[row], at.v[row], given)
             if found is not None:
-                at.v[row], done[row] = found, True
-        at.injected = flow.injected(at.v)
+                at.v[row], at.injected[row], done[row] = found, flow.injected(found), True
         generated = at.injected + at.demanded
         if given == "voltages":
             at.q[:, flow.generating] = generated.imag[:, flow.generating]

@@ -121,26 +121,29 @@ class PowerFlow:
 
     def chord(
         self, injections: Phasors, start: Phasors, given: Given, factors: Any
-    ) -> tuple[Phasors, NDArray[np.bool_]]:
-        """V [B, N] for injections [B, N] by Newton's method with one factorisation for all, and which converged.
+    ) -> tuple[Phasors, Phasors, NDArray[np.bool_]]:
+        """V [B, N] for injections [B, N] by Newton's method with one factorisation for all.
 
         Args:
             factors: of the Jacobian at a point near all of them, by `factorise`.
+
+        Returns:
+            V, what it injects, [B, N] each, and which converged, [B].
         """
-        injected, before = self.injected(start), np.inf
-        found, picked = start, self._picked[given]
+        injected: Phasors = self.injected(start)
+        before: Any = np.inf
+        found, picked, turned = start, self._picked[given], self._turned[given]
         for _ in range(CHORDS):
             mismatch = (injected - injections).view(np.float64)[:, picked]
             size = np.abs(mismatch).max(1)
             done = size <= self.precision
-            worst = size.max()
-            if done.all() or not worst < 0.5 * before:  # what hardly shrinks is left to `newton`
+            if not (~done & (size < 0.5 * before)).any():  # what hardly shrinks is left to `newton`
                 break
             step = np.zeros_like(found)
-            step.view(np.float64)[:, self._turned[given]] = factors.solve(mismatch.T).T
-            found, before = found * np.exp(-step), worst
+            step.view(np.float64)[:, turned] = factors.solve(mismatch.T).T
+            found, before = found * np.exp(-step), size
             injected = self.injected(found)
-        return found, done
+        return found, injected, done
 
     def injected(self, v: Phasors) -> Phasors:
         """S = V (Y V)* of [N] or [B, N]."""

@@ -44,15 +44,14 @@ class Nearest:
 
     def __call__(self, demands: Floats) -> Ints:
         """[B] for demands [B, D]."""
-        return self.measured(demands)[0]
+        found: Ints = (self.sizes - 2 * ((demands - self.mean) @ self.span @ self.at)).argmin(1)
+        return found
 
     def measured(self, demands: Floats) -> tuple[Ints, Floats]:
         """[B] for demands [B, D], and how far away each is in those directions, [B]."""
-        at = (demands - self.mean) @ self.span
-        squares = self.sizes - 2 * (at @ self.at)
-        found: Ints = squares.argmin(1)
-        left = squares.min(1) + np.square(at).sum(1)
-        return found, np.sqrt(np.maximum(left, 0.0))
+        found = self(demands)
+        apart = (demands - self.mean) @ self.span - self.at[:, found].T
+        return found, np.sqrt(np.square(apart).sum(1))
 
 
 @dataclass(frozen=True)

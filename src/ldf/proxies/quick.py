@@ -81,5 +81,5 @@ class Quick:
         weight, bias = self.layers[-1]
         state[self.free] += (weight @ z + bias) * self.scale
         if self.architecture.bounded:
-            np.clip(state, self.lower, self.upper, out=state)
+            np.minimum(np.maximum(state, self.lower, out=state), self.upper, out=state)
         return state

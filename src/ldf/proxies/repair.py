@@ -236,6 +236,7 @@ def distances(problem: Problem, before: Floats, after: Floats) -> dict[str, floa
     found = {}
     for name, quantity in problem.controls.items():
         part = problem.quantities[quantity]
-        size = max(float(np.linalg.norm(before[part])), 1e-12)
-        found[name] = 100 * float(np.linalg.norm(after[part] - before[part])) / size
+        apart = after[part] - before[part]
+        size = max(math.sqrt(before[part] @ before[part]), 1e-12)
+        found[name] = 100 * math.sqrt(apart @ apart) / size
     return found
