@@ -131,8 +131,6 @@ def measure(study: Study, rows: int, epochs: int) -> dict[str, float]:
         "ratio_alternating": alternating / each,
         "certified": float(np.mean([a.status == "certified" and fast for a, fast in zip(answers, alone, strict=True)])),
         "fallback": 1 - float(np.mean(alone)),
-        "gap": float(np.mean(gaps)) if gaps else float("nan"),
-        "gap_worst": float(np.max(gaps)) if gaps else float("nan"),
         "optimal": slow / warm,
         "batch": rate,
         "batch_ratio": rate * cold,
@@ -141,6 +139,8 @@ def measure(study: Study, rows: int, epochs: int) -> dict[str, float]:
         "cold_ms": 1e3 * cold,
         **price_figures(labels, respond),
     }
+    if gaps:
+        found |= {"gap": float(np.mean(gaps)), "gap_worst": float(np.max(gaps))}
     if study.problem.kind == "power":
         found["pypower"] = max(pypower(study.problem.case, d, state) for d, state in kept[:10])
     return found

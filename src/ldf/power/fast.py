@@ -37,7 +37,7 @@ STEADY = 0.02
 """Up to this violation the sensitivities of the correction before will do."""
 PATIENCE = 2
 """Corrections with the sensitivities of a point nearby, at most."""
-PASSES = 8
+PASSES = 6
 """Corrections at most."""
 HALVINGS = 3
 """Attempts at a step whose power flow does not converge, each with half of it."""
