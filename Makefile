@@ -43,6 +43,7 @@ bench: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/labelling.py
+	$(BIN)/python benchmarks/answers.py --quick --case case30_ieee --case case118_ieee --work out/bench-answers
 	$(BIN)/python benchmarks/fairness.py --quick --out out/bench-fairness
 
 clean:

@@ -5,7 +5,7 @@ Kept in a file beside a trained network, and made anew where there is none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -139,7 +139,7 @@ def build(problem: Problem, demands: Floats, progress: bool | None = None) -> Po
         np.array([solution.multipliers for solution in found]),
         np.array([solution.bounds for solution in found]),
     )
-    return Points(points.demands, points.states, points.multipliers, points.bounds, problem.sensitivities(points))
+    return replace(points, extra=problem.sensitivities(points))
 
 
 def spread(demands: Floats) -> Floats:
