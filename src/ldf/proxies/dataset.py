@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +103,7 @@ class Priced(Dataset):
         """
         rows = len(self) - 1
         ordered = self.state.sort(0).values
-        few = math.ceil(RARE * rows)
+        few = int(RARE * rows)
         return replace(self, state=self.state.clamp(ordered[few], ordered[rows - few]))
 
 
