@@ -366,6 +366,20 @@ def test_prices_that_never_change_are_predicted_as_they_are(data: dict[str, Data
     assert torch.allclose(found, rows.prices, rtol=0, atol=1e-7)
 
 
+def test_rare_prices_are_cut_to_the_others_and_few_rows_keep_all_of_theirs(data: dict[str, Dataset]) -> None:
+    few = data["independent"].priced()
+    assert torch.equal(few.cut().state, few.state)
+    many = few.take(torch.arange(400) % len(few))
+    many.state[7], many.state[9] = 1e7, -1e7
+    found = many.cut()
+    ordered = many.state.sort(0).values
+    for bound, cut in zip(found.bounds, (ordered[1], ordered[-2]), strict=True):
+        assert torch.equal(torch.from_numpy(bound), cut)
+    kept = [row for row in range(400) if row not in (7, 9)]
+    assert torch.equal(found.state[kept], many.state[kept])
+    assert found.state.abs().max() < 1e6
+
+
 # ---------------------------------------------------------------- what was trained on
 
 

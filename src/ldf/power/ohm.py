@@ -58,7 +58,9 @@ def arcs_of(
 
 
 def flows(arcs: Any, v_source: Any, v_target: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
-    """(p, q) of every arc, elementwise: the only place where Ohm's law is written.
+    """(p, q) of every arc, elementwise: the only place where Ohm's law is written so.
+
+    Power flows (`flow.py`, `correction.py`) have it as S = V (Y V)*, with matrices of the same numbers.
 
     Args:
         arcs: g_self, b_self, g_mutual, b_mutual, as numbers that multiply what follows.

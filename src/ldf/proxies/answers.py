@@ -1,8 +1,4 @@
-"""Answer demands with a trained network: predict, repair, certify, in one call.
-
-respond = Responder.open(Path("out/run"))
-answer = respond(demand)
-"""
+"""Answer demands with a trained network: predict, repair, certify, in one call, `Responder.open(folder)(demand)`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trained network for one demand at a time: the numbers of `Proxy.predict`, in a tenth of its time.
+"""A trained network for one demand at a time: the numbers of `Proxy.predict`, in a fraction of its time.
 
 On one row most of a tensor library's time goes into calling it, and most of a bent base's into hinges that one lookup
 replaces: Σ w_k max(0, u − k) over the knots below u is u Σ w_k − Σ k w_k, and both sums are known beforehand.
