@@ -33,13 +33,13 @@ import numpy as np
 import torch
 
 from ldf.power.case import Case, tables
-from ldf.proxies.answers import Responder
-from ldf.proxies.dataset import Dataset
-from ldf.proxies.evaluation import price_errors
-from ldf.proxies.network import Rows
-from ldf.proxies.repair import Answer, Certifier
-from ldf.proxies.study import Run, Study
-from ldf.proxies.training import baselines
+from ldf.proxies.answering.answers import Responder
+from ldf.proxies.answering.repair import Answer, Certifier
+from ldf.proxies.data.dataset import Dataset
+from ldf.proxies.learning.evaluation import price_errors
+from ldf.proxies.learning.network import Rows
+from ldf.proxies.learning.study import Run, Study
+from ldf.proxies.learning.training import baselines
 from ldf.reproduce.networks import Options
 
 CASES = ("case30_ieee", "case118_ieee", "case300_ieee")

@@ -31,17 +31,17 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 import ldf
-from ldf import figures, page
+from ldf.core.scopes import epoch_generator, stratified
 from ldf.fairness import study
 from ldf.fairness.datasets import READINGS, load
 from ldf.fairness.encoding import Codes, Encoder
 from ldf.fairness.network import Decider, FairClassifier, call, cross_entropy
 from ldf.fairness.rates import Floats, Ints, covariance
+from ldf.io.text import Progress, write_whole
 from ldf.reproduce import fairness
 from ldf.reproduce.report import write
 from ldf.reproduce.tables import Figure, Part, terminal
-from ldf.scopes import epoch_generator, stratified
-from ldf.text import Progress, write_whole
+from ldf.viewing import figures, page
 
 VERSION = 1
 """Of what the peers compute: results of another are not shown."""

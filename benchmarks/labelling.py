@@ -20,8 +20,8 @@ import numpy as np
 
 from ldf.power.case import Case, tables
 from ldf.power.problem import Power
-from ldf.proxies.labelling import Labeller, Origin, label
-from ldf.proxies.sampling import Sampling
+from ldf.proxies.data.labelling import Labeller, Origin, label
+from ldf.proxies.data.sampling import Sampling
 
 INDEPENDENT = Sampling("independent")
 

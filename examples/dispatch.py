@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import ldf
-from ldf.text import table
+from ldf.io.text import table
 
 QUADRATIC = torch.tensor([0.02, 0.03, 0.05, 0.04, 0.08])  # a, EUR/MW²h
 LOW, HIGH = torch.tensor([[10.0, 10, 5, 5, 0], [120.0, 100, 60, 50, 40]])  # MW

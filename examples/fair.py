@@ -23,7 +23,7 @@ from sklearn.model_selection import StratifiedKFold, cross_validate
 
 from ldf.fairness import FairBoostingClassifier, FairClassifier
 from ldf.fairness.datasets import synthetic
-from ldf.text import table
+from ldf.io.text import table
 
 NETWORK = {"hidden": (32,), "batch_size": 256, "epochs": 10, "folds": 3, "random_state": 0}
 # 100 trees by default: with 60, and 4500 rows, a slack of 0.1 ended at a gap of 0.19.

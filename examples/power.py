@@ -22,14 +22,14 @@ from statistics import fmean
 import numpy as np
 import torch
 
+from ldf.io.text import table
 from ldf.power.problem import Power
-from ldf.proxies import dataset
-from ldf.proxies.answers import Responder
-from ldf.proxies.labelling import label
-from ldf.proxies.repair import Answer, Certifier, Projection, Repaired, Untouched
-from ldf.proxies.sampling import Sampling
-from ldf.proxies.training import recipe_named, train
-from ldf.text import table
+from ldf.proxies.answering.answers import Responder
+from ldf.proxies.answering.repair import Answer, Certifier, Projection, Repaired, Untouched
+from ldf.proxies.data import dataset
+from ldf.proxies.data.labelling import label
+from ldf.proxies.data.sampling import Sampling
+from ldf.proxies.learning.training import recipe_named, train
 
 FOLDER = Path("out/power")
 SAMPLING = Sampling("independent", low=0.8, high=1.2)

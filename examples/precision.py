@@ -18,7 +18,7 @@ import sys
 import numpy as np
 import torch
 
-from ldf.text import table
+from ldf.io.text import table
 from ldf.transprecision import tuner
 from ldf.transprecision.kernels import kernel, target
 from ldf.transprecision.precision import Floats, Rounding

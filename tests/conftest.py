@@ -10,7 +10,7 @@ from ldf.__main__ import main
 # The networks here are small: a second thread costs more than it brings, and the tests run side by side.
 torch.set_num_threads(1)
 
-SLOW = ("test_pages.py", "test_examples.py", "test_cli.py")
+SLOW = ("test_pages.py", "test_examples.py", "test_app.py")
 """Files that take minutes: they come first, so that both workers end together."""
 
 

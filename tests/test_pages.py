@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from ldf import data
+from ldf.io import data
 from ldf.transprecision.kernels import KERNELS
 
 ROOT = Path(__file__).parent.parent

@@ -1,17 +1,17 @@
 """Train neural networks under constraints by Lagrangian duality: train, repair, certify."""
 
-from .batch import Batch
-from .certificate import Certificate, certify
-from .checkpoint import CheckpointError
-from .constraint import Constraint, ConstraintError, equality, inequality
-from .doctor import Diagnosis, doctor
-from .dual import Adam, Ascent, Augmented, Balanced, Dual, Fixed, NuPI
-from .history import History
-from .lagrangian import Lagrangian
-from .replicas import fit_many
-from .report import report
-from .scopes import Groups, PairBatches, Pairs, StratifiedBatches
-from .training import Fit, fit
+from .core.batch import Batch
+from .core.certificate import Certificate, certify
+from .core.constraint import Constraint, ConstraintError, equality, inequality
+from .core.doctor import Diagnosis, doctor
+from .core.dual import Adam, Ascent, Augmented, Balanced, Dual, Fixed, NuPI
+from .core.history import History
+from .core.lagrangian import Lagrangian
+from .core.scopes import Groups, PairBatches, Pairs, StratifiedBatches
+from .io.checkpoint import CheckpointError
+from .training.loop import Fit, fit
+from .training.replicas import fit_many
+from .viewing.report import report
 
 __version__ = "0.1.0"
 

@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command line; what goes wrong is said in one line, and the exit code is 1."""
     try:
-        from .cli import app
+        from .cli.app import app
     except ModuleNotFoundError as missing:
         sys.exit(f"ldf: the command line needs {missing.name}: pip install 'ldf[cli]'")
     try:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..batch import Batch
-from ..dual import Dual, Fixed
-from ..lagrangian import Lagrangian, pool
-from ..text import Progress
+from ..core.batch import Batch
+from ..core.dual import Dual, Fixed
+from ..core.lagrangian import Lagrangian, pool
+from ..io.text import Progress
 from .encoding import Codes
 from .estimator import FairEstimator, Forecast, Given, Repair, held_out
 from .rates import Floats, Ints, sigmoid

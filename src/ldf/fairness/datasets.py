@@ -10,7 +10,7 @@ import numpy as np
 import pandas
 from numpy.typing import NDArray
 
-from ..data import DataError, locate
+from ..io.data import DataError, locate
 
 
 @dataclass(frozen=True, eq=False)

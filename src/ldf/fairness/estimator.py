@@ -23,8 +23,8 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from ..dual import Ascent, Dual
-from ..replicas import fold_rows
+from ..core.dual import Ascent, Dual
+from ..training.replicas import fold_rows
 from .closed_form import Rule, solve
 from .encoding import columns_of
 from .rates import Floats, Ints, Rates, canonical

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch
-from ..constraint import Constraint
-from ..dual import Dual, Fixed
-from ..engine import chunks, evaluating
-from ..replicas import fit_many
-from ..training import Fit
+from ..core.batch import Batch
+from ..core.constraint import Constraint
+from ..core.dual import Dual, Fixed
+from ..training.engine import chunks, evaluating
+from ..training.loop import Fit
+from ..training.replicas import fit_many
 from .encoding import Encoder, Encoding
 from .estimator import FairEstimator, Forecast, Given, Repair, held_out
 from .rates import Floats, Ints, sigmoid

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
-from ..constraint import Constraint, equality, inequality
-from ..scopes import Groups, every_pair
+from ..core.constraint import Constraint, equality, inequality
+from ..core.scopes import Groups, every_pair
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..figures import grid, save
-from ..text import table
+from ..io.text import table
+from ..viewing.figures import grid, save
 from .closed_form import solve
 from .rates import Floats, Ints, Rates, newcombe, wilson
 

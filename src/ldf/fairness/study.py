@@ -16,11 +16,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor
 
-from ..batch import Batch
-from ..constraint import Constraint
-from ..dual import Ascent, Dual, Fixed
-from ..replicas import fit_many
-from ..training import Fit, adam
+from ..core.batch import Batch
+from ..core.constraint import Constraint
+from ..core.dual import Ascent, Dual, Fixed
+from ..training.loop import Fit, adam
+from ..training.replicas import fit_many
 from .boosting import FairBoostingClassifier
 from .datasets import Reading
 from .encoding import Encoder

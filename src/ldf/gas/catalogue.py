@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ..data import locate
+from ..io.data import locate
 from ..proxies.source import NetworkError, read_text
 from . import document, gaslib, matgas
 from .network import GASLIB, PSI, Network

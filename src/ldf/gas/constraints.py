@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..constraint import Constraint, equality, inequality
+from ..core.constraint import Constraint, equality, inequality
 from ..proxies.laws import Last, Laws, outside, summed
 from .network import Network
 from .physics import flow, loss

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..io.text import write_whole
+from ..proxies.answering.points import Points
+from ..proxies.answering.repair import Kept, Optimal, Repair
 from ..proxies.nlp import Solution
-from ..proxies.points import Points
 from ..proxies.problem import Problem, columns, named, numbered
-from ..proxies.repair import Kept, Optimal, Repair
-from ..text import write_whole
 from .catalogue import load
 from .constraints import LAWS, GasLaws
 from .document import to_json

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..constraint import Constraint, equality, inequality
+from ..core.constraint import Constraint, equality, inequality
 from ..proxies.laws import Last, Laws, outside, summed
 from .case import Case
 from .ohm import flows

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..proxies.points import Points
-from ..proxies.repair import Repair, Repaired
+from ..proxies.answering.points import Points
+from ..proxies.answering.repair import Repair, Repaired
 from .case import Case
 from .constraints import LAWS
 from .correction import Correction, by_bus

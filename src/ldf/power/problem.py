@@ -12,12 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..io.text import write_whole
+from ..proxies.answering.points import Points
+from ..proxies.answering.repair import Optimal, Repair
 from ..proxies.nlp import Solution
-from ..proxies.points import Points
 from ..proxies.problem import Problem, columns, named, numbered
-from ..proxies.repair import Optimal, Repair
 from ..proxies.source import NetworkError
-from ..text import write_whole
 from .acopf import ACOPF
 from .case import Case, load
 from .constraints import LAWS, PowerLaws

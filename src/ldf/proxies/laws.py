@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch import leaves
-from ..constraint import Constraint
+from ..core.batch import leaves
+from ..core.constraint import Constraint
 
 
 class Laws(ABC):

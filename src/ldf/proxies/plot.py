@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..figures import pyplot, save
+from ..viewing.figures import pyplot, save
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..constraint import Constraint
+from ..core.constraint import Constraint
 from .laws import Laws
 from .nlp import Solution
 from .program import Program
 
 if TYPE_CHECKING:
-    from .points import Points
-    from .repair import Repair
+    from .answering.points import Points
+    from .answering.repair import Repair
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -105,7 +105,7 @@ class Problem(ABC):
 
     def fast(self, points: Points, tolerance: float) -> Repair:
         """The fastest repair there is whose answers keep all laws up to a tolerance."""
-        from .repair import Kept, Projection
+        from .answering.repair import Kept, Projection
 
         return Kept(self, tolerance, Projection(self.solver()))
 

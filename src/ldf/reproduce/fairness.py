@@ -15,8 +15,8 @@ import joblib
 
 from ..fairness import study
 from ..fairness.datasets import READINGS, load
-from ..figures import grid, key, markers_of, palette, save
-from ..text import Progress, write_whole
+from ..io.text import Progress, write_whole
+from ..viewing.figures import grid, key, markers_of, palette, save
 from .tables import Figure, Part, summary
 
 VERSION = 1

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..figures import floor_of, grid, key, markers_of, palette, save
+from ..viewing.figures import floor_of, grid, key, markers_of, palette, save
 from .tables import MODELS, Row, sections_of
 
 

@@ -13,16 +13,17 @@ from typing import Any
 
 import torch
 
-from ..batch import Batch
-from ..certificate import violations as violated
-from ..figures import multipliers_figure, traces_figure
-from ..history import History
-from ..proxies import dataset, kind_of, open_problem
-from ..proxies.network import Rows
-from ..proxies.repair import Projection
-from ..proxies.sampling import Mode, Sampling
-from ..proxies.study import Run, Study
-from ..proxies.training import MODELS
+from ..core.batch import Batch
+from ..core.certificate import violations as violated
+from ..core.history import History
+from ..proxies import kind_of, open_problem
+from ..proxies.answering.repair import Projection
+from ..proxies.data import dataset
+from ..proxies.data.sampling import Mode, Sampling
+from ..proxies.learning.network import Rows
+from ..proxies.learning.study import Run, Study
+from ..proxies.learning.training import MODELS
+from ..viewing.figures import multipliers_figure, traces_figure
 from .figures import errors_figure
 from .published import PUBLISHED, REPAIRS
 from .tables import Figure, Part, summary

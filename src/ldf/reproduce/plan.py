@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import page
+from ..viewing import page
 from .report import write
 from .tables import NETWORKS, Part
 
 if TYPE_CHECKING:
-    from ..proxies.sampling import Mode
+    from ..proxies.data.sampling import Mode
 
 FAIR = ("fairness", "relaxed-fairness", "fairness-traces")
 """The tables on fair classifiers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..proxies.sampling import Mode
+from ..proxies.data.sampling import Mode
 
 Figures = Mapping[str, Mapping[str, tuple[float, float, float]]]
 """By case and quantity, %: M, M_C, M_C^D."""

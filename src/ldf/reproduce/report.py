@@ -9,9 +9,9 @@ from dataclasses import asdict
 from html import escape
 from pathlib import Path
 
-from .. import page
-from ..page import Cell
-from ..text import write_whole
+from ..io.text import write_whole
+from ..viewing import page
+from ..viewing.page import Cell
 from . import targets
 from .tables import LEGEND, Figure, Part, Section, digits, glance, markdown, plain, sections_of
 

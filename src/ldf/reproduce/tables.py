@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
-from ..text import table
+from ..io.text import table
 
 Row = Mapping[str, Any]
 

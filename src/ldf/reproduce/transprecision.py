@@ -14,8 +14,7 @@ import joblib
 import numpy as np
 from scipy import sparse
 
-from ..figures import grid, save
-from ..text import Progress, write_whole
+from ..io.text import Progress, write_whole
 from ..transprecision import peers
 from ..transprecision.dominance import Dominance, Ints
 from ..transprecision.kernels import KERNELS, LOW, Kernel, target
@@ -25,6 +24,7 @@ from ..transprecision.predictor import predictions
 from ..transprecision.repair import isotonic
 from ..transprecision.tables import draw
 from ..transprecision.training import DIRECTED, PAPER, TUNED, Ranges, Sample, train
+from ..viewing.figures import grid, save
 from .figures import curves_figure
 from .tables import Figure, Part, summary
 

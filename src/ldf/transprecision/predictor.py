@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from ..checkpoint import CheckpointError, load, save
-from ..history import History
+from ..core.history import History
+from ..io.checkpoint import CheckpointError, load, save
 from .dominance import Dominance, Ints, Violations
 from .networks import Perceptron, Profiles
 from .precision import Floats

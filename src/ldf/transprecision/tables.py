@@ -12,8 +12,8 @@ import joblib
 import numpy as np
 import pyarrow as pa
 
-from ..files import check_writable, read_columns, write_columns, write_table
-from ..text import Progress
+from ..io.files import check_writable, read_columns, write_columns, write_table
+from ..io.text import Progress
 from .dominance import Ints
 from .kernels import CHUNK, LOW, Kernel, open_kernel, target
 from .precision import FULL, Floats

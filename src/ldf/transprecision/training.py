@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..constraint import Constraint, inequality
-from ..dual import Ascent, Dual, Fixed
-from ..replicas import fit_many
-from ..scopes import Pairs
-from ..task import MakeSchedule
-from ..training import Fit
+from ..core.constraint import Constraint, inequality
+from ..core.dual import Ascent, Dual, Fixed
+from ..core.scopes import Pairs
+from ..training.loop import Fit
+from ..training.replicas import fit_many
+from ..training.task import MakeSchedule
 from .dominance import Dominance, Ints
 from .networks import Perceptron, Profiles
 from .precision import Floats

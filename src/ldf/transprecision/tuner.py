@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..text import Progress
+from ..io.text import Progress
 from .dominance import Ints
 from .kernels import LOW, Kernel, target
 from .networks import Profiles

@@ -1,0 +1,269 @@
+"""`ldf solve`, `label`, `train`, `evaluate`, `predict`, `doctor`: an optimisation problem, from data to answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from .options import Epochs, Workers
+
+if TYPE_CHECKING:
+    from ..proxies.problem import Problem, Solver
+
+app = typer.Typer()
+
+Kind = Literal["power", "gas"]
+Mode = Literal["shared", "independent"]
+Model = Literal["M", "MC", "MCD"]
+RecipeName = Literal["paper", "tuned"]
+How = Literal["fast", "projection", "optimal", "none"]
+Case = Annotated[
+    str,
+    typer.Argument(
+        help="power: a PGLib name such as case30_ieee, or a MATPOWER .m file. gas: 24-pipe, gaslib-40, gaslib-135, or "
+        "a MATGAS .m, GasLib .net or .zip, or .json file."
+    ),
+]
+Run = Annotated[Path, typer.Argument(help="The folder of a trained network.")]
+STATUSES = ("certified", "uncertified", "unsolvable")
+TOGETHER = 256
+"""Demands that are answered at once."""
+DEMANDS = (
+    "CSV or Parquet, a row for each demand. power: column p5 (or 5) is MW at bus 5, q5 MVAr there; q follows p at the "
+    "nominal power factor. gas: column 5 (or q5) is kg/s at junction 5. What is left out keeps its nominal demand."
+)
+
+
+@app.command()
+def solve(
+    kind: Kind,
+    case: Case,
+    demands: Annotated[Path | None, typer.Option(help=DEMANDS)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list for a file.")] = False,
+) -> None:
+    """Solve one demand, the nominal one by default, or a file of them: the ground truth."""
+    from ..io.text import table
+    from ..proxies import open_problem
+
+    problem = open_problem(kind, case)
+    wanted = problem.nominal[None] if demands is None else _demands(demands, problem)
+    solver = problem.solver()
+    answers = [_solution(problem, solver, demand) for demand in wanted]
+    if as_json:
+        typer.echo(json.dumps(answers[0] if demands is None else answers, indent=1))
+    else:
+        rows = [
+            [i, a["status"], "–" if a["objective"] is None else f"{a['objective']:.2f}", a["iterations"], a["seconds"]]
+            for i, a in enumerate(answers, 1)
+        ]
+        objective = f"objective {problem.units['objective']}"
+        typer.echo(table(["demand", "status", objective, "iterations", "seconds"], rows))
+        if demands is None and answers[0]["state"]:
+            duals = {name: answers[0][name] for name in problem.units if isinstance(answers[0].get(name), dict)}
+            parts = {**answers[0]["state"], **duals}
+            spans = [
+                [f"{name} {problem.units[name]}".rstrip(), min(values.values()), max(values.values())]
+                for name, values in parts.items()
+                if values
+            ]
+            typer.echo("\n" + table(["", "least", "most"], spans))
+        if problem.assumptions:
+            typer.echo("\nAssumed:\n" + "\n".join(f"- {line}" for line in problem.assumptions))
+    if any(answer["status"] != "optimal" for answer in answers):
+        raise typer.Exit(1)
+
+
+@app.command()
+def label(
+    kind: Kind,
+    case: Case,
+    out: Annotated[Path, typer.Option(help="The folder of the data set; one that was begun is gone on with.")],
+    n: Annotated[int, typer.Option("-n", "--rows", min=1, help="Solved demands to have in the end.")] = 4000,
+    sampling: Annotated[Mode, typer.Option(help="One factor for all loads, or one for each.")] = "shared",
+    low: Annotated[float, typer.Option(help="The smallest factor on nominal demands.")] = 0.8,
+    high: Annotated[float, typer.Option(help="The largest.")] = 1.2,
+    noise: Annotated[float, typer.Option(help="Each load varies by ± this share besides.")] = 0.0,
+    hot_start: Annotated[
+        float, typer.Option(help="With 0.01 a row also has an earlier demand, within 1 %, and its state.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    workers: Workers = None,
+) -> None:
+    """Draw demands and solve them on all cores, into Parquet shards."""
+    from ..proxies import open_problem
+    from ..proxies.data import labelling
+    from ..proxies.data.sampling import Sampling
+
+    problem = open_problem(kind, case)
+    drawn = Sampling(sampling, low, high, noise, hot_start)
+    begun = time.monotonic()
+    done = labelling.label(problem, n, drawn, out, seed=seed, workers=workers, progress=True)
+    failed = ", ".join(f"{count} {reason}" for reason, count in sorted(done["failures"].items())) or "none failed"
+    typer.echo(f"{n} rows of {done['draws']} draws ({failed}) in {out}, {time.monotonic() - begun:.1f} s")
+
+
+@app.command()
+def train(
+    kind: Kind,
+    data: Annotated[Path, typer.Argument(help="The folder of a data set, made by `ldf label`.")],
+    out: Annotated[Path, typer.Option(help="The folder of the run; one that was stopped is gone on with.")],
+    model: Annotated[Model, typer.Option(help="M: no constraints; MC: λ = 1; MCD: λ by dual ascent.")] = "MCD",
+    recipe: Annotated[RecipeName, typer.Option(help="What the paper prescribes, or what works best.")] = "tuned",
+    epochs: Epochs = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and held-out rows.")] = 0,
+) -> None:
+    """Train a network on labelled demands."""
+    import torch
+
+    from ..proxies.answering.answers import points_of
+    from ..proxies.data import dataset
+    from ..proxies.learning import training as runs
+
+    torch.set_num_threads(1)
+    labelled = dataset.load(data)
+    if labelled.problem.kind != kind:
+        raise ValueError(f"{data} has labels for {labelled.problem.kind}, not for {kind}")
+    chosen = runs.recipe_named(recipe)
+    place = {"data": str(data.resolve())}
+    done = runs.train(labelled, model, chosen, seed=seed, epochs=epochs, folder=out, facts=place, progress=True)
+    points_of(done, out, progress=True)
+    typer.echo(f"{model} in {out}, best epoch {done.facts['best_epoch']} of {done.facts['epochs']}")
+    typer.echo(done.facts["doctor"])
+
+
+@app.command()
+def evaluate(
+    run: Run,
+    data: Annotated[Path | None, typer.Option(help="Another data set; by default the one trained on.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Errors of states and prices, violations and cost gap on test rows, beside the baselines."""
+    from dataclasses import asdict
+
+    from ..io.text import number, table
+    from ..proxies.data import dataset
+    from ..proxies.learning.evaluation import evaluate as score
+    from ..proxies.learning.network import Rows
+    from ..proxies.learning.training import Trained, baselines
+
+    trained = Trained.load(run)
+    place = data or Path(trained.facts.get("data", ""))
+    labelled = dataset.load(place)
+    if labelled.problem.fingerprint != trained.problem.fingerprint:
+        raise ValueError(f"{place} has labels of {labelled.problem.name}, the run is of {trained.problem.name}")
+    if trained.proxy.hot and not labelled.hot:
+        raise ValueError(f"{place} has no earlier states, and {run} was trained with a hot start")
+    _, test = labelled.split()
+    model = trained.facts["model"]
+    states = {name: predict(test) for name, predict in baselines(labelled).items()}
+    states[model] = trained.proxy.predict(Rows.of(test))
+    prices, priced = {}, labelled.priced()
+    if priced is not None:
+        _, rows = priced.split()
+        prices = {name: predict(rows) for name, predict in baselines(priced).items()}
+        if trained.prices is not None:
+            prices[model] = trained.prices.predict(Rows.of(rows))
+    scores = {name: score(found, test, prices.get(name)) for name, found in states.items()}
+    if as_json:
+        typer.echo(json.dumps({name: asdict(found) for name, found in scores.items()}, indent=1))
+        return
+    first = next(iter(scores.values()))
+    lines = [[f"error {q} %", *[number(s.errors[q]) for s in scores.values()]] for q in first.errors]
+    lines += [
+        [f"error {part} %", *[number(s.prices[part]) if s.prices is not None else "–" for s in scores.values()]]
+        for part in first.prices or ()
+    ]
+    lines += [[f"mean ν {law}", *[number(s.violations[law]) for s in scores.values()]] for law in first.violations]
+    lines += [["cost gap %", *[number(s.gap) for s in scores.values()]]]
+    typer.echo(table([f"{len(test)} test rows", *scores], lines))
+
+
+@app.command()
+def predict(
+    run: Run,
+    demands: Annotated[Path, typer.Option(help=DEMANDS)],
+    out: Annotated[Path, typer.Option(help="The file to write answers to, .csv or .parquet.")],
+    repair: Annotated[
+        How,
+        typer.Option(
+            help="fast: the fastest that certifies, in milliseconds; projection: the nearest feasible state; optimal: "
+            "the optimum, by the solver from the prediction; none: the prediction as it is."
+        ),
+    ] = "fast",
+    tolerance: Annotated[
+        float, typer.Option(help="Certify answers that keep every law up to this, per unit or radians.")
+    ] = 1e-4,
+    gap: Annotated[
+        bool, typer.Option("--gap", help="Solve each demand too, to say how far its answer's cost is from the optimum.")
+    ] = False,
+) -> None:
+    """Answer demands with a trained network: repaired, priced, and each with its certificate."""
+    import torch
+
+    from ..io.files import check_writable
+    from ..io.text import Progress
+    from ..proxies.answering.answers import Responder
+    from ..proxies.answering.files import write_answers
+    from ..proxies.answering.repair import Answer
+
+    torch.set_num_threads(1)
+    check_writable(out, "answers")
+    respond = Responder.open(run, repair, tolerance, gap, progress=True)
+    wanted = _demands(demands, respond.problem)
+    respond(wanted[0])  # solvers are built when they are first asked: before the clock runs
+    answers: list[Answer] = []
+    line = Progress(len(wanted), "answer", None)
+    for first in range(0, len(wanted), TOGETHER):
+        answers.extend(respond.many(wanted[first : first + TOGETHER]))
+        line.update(len(answers), lambda: answers[-1].status)
+    write_answers(out, respond.problem, answers)
+    for row, answer in enumerate(answers, 1):
+        if answer.warning:
+            typer.echo(f"Warning: demand {row} is outside of what was trained on: {answer.warning}", err=True)
+        if answer.status == "unsolvable":
+            typer.echo(f"demand {row} has no answer: {answer.reason}", err=True)
+    counts = Counter(answer.status for answer in answers)
+    routes = Counter(answer.repair for answer in answers if answer.status != "unsolvable")
+    said = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    ways = ", ".join(f"{count} by {route}" for route, count in routes.most_common())
+    each = 1e3 * sum(answer.seconds for answer in answers) / len(answers)
+    typer.echo(f"{said} at {tolerance:g} in {out} ({ways or 'none'}; {each:.3g} ms an answer)")
+
+
+@app.command()
+def doctor(run: Run) -> None:
+    """Say which law does not hold, why, and what to change."""
+    from ..proxies.learning.training import Trained
+
+    trained = Trained.load(run)
+    typer.echo(f"{trained.facts['model']}, {trained.facts['recipe']} recipe, {trained.facts['case']}")
+    typer.echo(trained.facts["doctor"])
+
+
+def _demands(path: Path, problem: Problem) -> Any:
+    from ..proxies.answering.files import read_demands
+
+    return read_demands(path, problem)
+
+
+def _solution(problem: Problem, solver: Solver, demand: Any) -> dict[str, Any]:
+    """What a program wants to know of a solved demand."""
+    found = solver.solve(demand)
+    answer: dict[str, Any] = {
+        "case": problem.name,
+        "status": found.status,
+        "objective": found.objective if found.solved else None,
+        "iterations": found.iterations,
+        "seconds": found.seconds,
+        "state": None,
+    }
+    if found.solved:
+        answer |= {"state": problem.present(found.state), **problem.duals(found), "units": dict(problem.units)}
+    if problem.assumptions:
+        answer["assumptions"] = list(problem.assumptions)
+    return answer

@@ -1,0 +1,1 @@
+"""The paper's equations: constraints, violation degrees, dual rules, multipliers, the Lagrangian."""

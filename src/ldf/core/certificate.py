@@ -1,0 +1,159 @@
+"""Certify: say, constraint by constraint, how far predictions are from feasible."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..io.text import table
+from .batch import Batch, leaves, tree_map
+from .constraint import Constraint, ConstraintError, check_names, first_bad
+from .scopes import Groups, Pairs
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one constraint: ν over all rows (samples, pairs or comparisons of groups) and columns."""
+
+    constraint: str
+    rows: int
+    mean: float
+    max: float
+    violated: float
+    """The share of rows with a ν beyond the tolerance."""
+    tolerance: float
+    worst: int | None
+    """The row with the largest ν."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The findings of all constraints; it holds when no row violates any of them beyond its tolerance."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether every constraint was looked at and none is violated beyond its tolerance anywhere."""
+        return all(finding.rows > 0 and finding.violated == 0 for finding in self.findings)
+
+    def __getitem__(self, name: str) -> Finding:
+        for finding in self.findings:
+            if finding.constraint == name:
+                return finding
+        known = ", ".join(finding.constraint for finding in self.findings)
+        raise KeyError(f"no constraint {name!r} in this certificate; it has: {known}")
+
+    def __str__(self) -> str:
+        headers = ["constraint", "rows", "mean ν", "max ν", "% violated", "tolerance"]
+        rows = [[f.constraint, f.rows, f.mean, f.max, 100 * f.violated, f.tolerance] for f in self.findings]
+        return f"{table(headers, rows)}\n{'holds' if self.holds else 'does not hold'}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For programs: holds, and a finding by constraint."""
+        return {"holds": self.holds, "constraints": [asdict(finding) for finding in self.findings]}
+
+    def to_json(self) -> str:
+        """The same as JSON; a constraint that no row could be found for has null figures."""
+        plain = self.to_dict()
+        for finding in plain["constraints"]:
+            for key, value in finding.items():
+                finding[key] = None if isinstance(value, float) and not math.isfinite(value) else value
+        return json.dumps(plain, indent=2, ensure_ascii=False)
+
+
+def certify(
+    constraints: Iterable[Constraint],
+    predictions: Any,
+    batch: Any,
+    *,
+    tolerance: float | Mapping[str, float] = 1e-4,
+    k: int = 0,
+) -> Certificate:
+    """Look at every constraint on these predictions.
+
+    Args:
+        constraints: as given to `Lagrangian` or `fit`.
+        predictions: for all rows of the batch.
+        batch: the rows; with `ids` where a constraint looks rows up by number (pairs: both partners must be among them;
+            without ids the rows are numbered from 0).
+        tolerance: a ν up to this is no violation, in σ's units; a number, or one by name.
+        k: the number of dual updates, for a slack that is a schedule.
+
+    >>> from ldf import Batch, inequality
+    >>> capacity = inequality("capacity", lambda y, batch: y - batch.inputs)
+    >>> print(certify([capacity], torch.tensor([[1.0], [3.0]]), Batch(inputs=torch.tensor([[2.0], [2.0]]))))
+    constraint  rows  mean ν  max ν  % violated  tolerance
+    capacity       2     0.5      1          50     0.0001
+    does not hold
+    """
+    constraints = check_names(constraints)
+    names = [constraint.name for constraint in constraints]
+    if isinstance(tolerance, Mapping):
+        unknown = sorted(set(tolerance) - set(names))
+        if unknown or not set(names) <= set(tolerance):
+            raise ValueError(f"tolerance must have a number for each of {names}; unknown: {unknown}")
+    elif not tolerance >= 0:
+        raise ValueError(f"tolerance must be a number ≥ 0, got {tolerance!r}")
+    findings = []
+    for constraint in constraints:
+        limit = float(tolerance[constraint.name] if isinstance(tolerance, Mapping) else tolerance)
+        with torch.no_grad():
+            nu = violations(constraint, predictions, batch, k)
+        if nu.numel() == 0:
+            findings.append(Finding(constraint.name, 0, math.nan, math.nan, math.nan, limit, None))
+            continue
+        worst = nu.amax(1)
+        findings.append(
+            Finding(
+                constraint=constraint.name,
+                rows=len(nu),
+                mean=float(nu.mean()),
+                max=float(worst.max()),
+                violated=float((worst > limit).double().mean()),
+                tolerance=limit,
+                worst=int(worst.argmax()),
+            )
+        )
+    return Certificate(tuple(findings))
+
+
+def violations(constraint: Constraint, predictions: Any, batch: Any, k: int = 0) -> Tensor:
+    """ν of one constraint on all these rows: [rows, k]; [pairs, k] for pairs, [comparisons, 1] for groups."""
+    scope = constraint.scope
+    if isinstance(scope, Pairs):
+        predictions, batch = _pairs(scope, predictions, batch)
+        if batch.rows == 0:
+            return torch.zeros(0, 1)
+    sigma = constraint.statistic(predictions, batch)
+    if not bool(torch.isfinite(sigma).all()):
+        raise ConstraintError(f"constraint {constraint.name!r}: its function gave {first_bad(sigma)}")
+    if isinstance(scope, Groups):
+        member = scope.membership(batch).to(sigma.dtype)
+        # 0/0 = NaN marks a group without rows here; comparisons with it are left out.
+        means = (member.t() @ sigma) / member.sum(0)[:, None]
+        sigma = scope.compare(means)[:, None]
+        sigma = sigma[~torch.isnan(sigma[:, 0])]
+    return constraint.violation(sigma, k)
+
+
+def _pairs(scope: Pairs, predictions: Any, batch: Any) -> tuple[Any, Batch]:
+    """Both partners' predictions [2, P, …] and columns, of the pairs whose partners are both among these rows."""
+    if not isinstance(batch, Batch):
+        raise TypeError(f"pairs {scope.name!r} are looked up by row: the batch must be an ldf.Batch, got {type(batch)}")
+    count = len(leaves(predictions)[0])
+    columns = batch.columns()
+    ids = columns.pop("ids", torch.arange(count)).cpu()
+    place = torch.full((max(int(scope.indices.max()), int(ids.max())) + 1,), -1)
+    place[ids] = torch.arange(count)
+    partners = place[scope.indices.cpu()].t()  # [2, P]
+    numbers = (partners >= 0).all(0).nonzero()[:, 0]
+    partners = partners[:, numbers]
+    chosen = {name: column[partners.to(column.device)] for name, column in columns.items()}
+    return tree_map(lambda leaf: leaf[partners.to(leaf.device)], predictions), Batch(ids=numbers, **chosen)

@@ -1,0 +1,229 @@
+"""The doctor: from a history, in plain sentences, which constraint does not hold, why, and what to change."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..io.text import number
+from .dual import Balanced, Dual, Fixed
+from .history import History
+
+# Thresholds that fitted the histories of many rules on many problems. A share is Σλν over the loss.
+IDLE, DOMINATING, INFEASIBLE = 0.005, 0.5, 1.0
+FLAT = 0.95
+"""ν now over ν half-way: above this, ν does not fall."""
+RUNAWAY = 5.0
+COUNTERPRODUCTIVE = 1.5
+OPPOSED = -0.5
+"""A cosine between two constraints' gradients below this: they pull against each other."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What the doctor says of one constraint."""
+
+    constraint: str
+    verdict: str
+    """never active, satisfied, idle, not enforced, still falling, oscillating, infeasible, runaway, counterproductive,
+    dominating, stalled or too short"""
+    finding: str
+    change: str
+
+    def __str__(self) -> str:
+        return f"{self.constraint}: {self.verdict}. {self.finding} {self.change}".rstrip()
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the doctor says of all constraints, and of the run as a whole."""
+
+    advice: tuple[Advice, ...]
+    warnings: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Advice:
+        for advice in self.advice:
+            if advice.constraint == name:
+                return advice
+        raise KeyError(f"no constraint {name!r} here; there are: {', '.join(a.constraint for a in self.advice)}")
+
+    def __str__(self) -> str:
+        lines = [str(advice) for advice in self.advice] + [f"Warning: {warning}" for warning in self.warnings]
+        return "\n".join(lines) or "There are no constraints."
+
+
+def doctor(
+    history: History,
+    tolerances: Mapping[str, float],
+    *,
+    rules: Mapping[str, Dual] | None = None,
+    conflicts: Mapping[tuple[str, str], float] | None = None,
+) -> Diagnosis:
+    """Say of every constraint whether it holds and, where it does not, why and what to change.
+
+    Args:
+        history: of `fit`, or collected in a loop of your own with `history.append(lagrangian.ascend())`.
+        tolerances: `lagrangian.tolerances`: up to which mean ν a constraint counts as satisfied.
+        rules: the dual rule of each constraint, where known.
+        conflicts: cosines between constraints' gradients, `lagrangian.conflicts(…)`.
+
+    >>> rows = [{"loss": 1.0, "nu_mean/cap": 0.0, "nu_max/cap": 0.0, "lambda/cap": 0.0, "penalty/cap": 0.0}] * 10
+    >>> print(doctor(History(rows), {"cap": 1e-3}))
+    cap: never active. No batch has violated it. It may be left out, or kept as a guard.
+    """
+    rules = rules or {}
+    advice = [
+        _examine(name, history, tolerances.get(name, 0.0), tolerances, rules.get(name), conflicts or {})
+        for name in history.constraints
+    ]
+    adaptive = [name for name, rule in rules.items() if rule.adaptive]
+    warnings = []
+    if adaptive:
+        warnings.append(
+            f"an adaptive optimiser drives the multipliers of {', '.join(adaptive)}: its steps do not shrink with the "
+            "violation, so the multipliers cannot come to rest at their optimum. Take Ascent, NuPI or plain SGD."
+        )
+    return Diagnosis(tuple(advice), tuple(warnings))
+
+
+def _examine(
+    name: str,
+    history: History,
+    tolerance: float,
+    tolerances: Mapping[str, float],
+    rule: Dual | None,
+    conflicts: Mapping[tuple[str, str], float],
+) -> Advice:
+    nu, multiplier = history[f"nu_mean/{name}"], [abs(value) for value in history[f"lambda/{name}"]]
+    penalty, loss = history[f"penalty/{name}"], [abs(value) for value in history["loss"]]
+    tail = max(2, len(nu) // 5)
+    now, limit = _mean(nu[-tail:]), f"{number(tolerance)} is its tolerance"
+
+    if max(history[f"nu_max/{name}"]) <= tolerance:
+        return Advice(name, "never active", "No batch has violated it.", "It may be left out, or kept as a guard.")
+    if now <= tolerance:
+        idle = max(multiplier[-tail:]) == 0
+        held = "with its multiplier at 0, idle" if idle else f"held by λ = {number(multiplier[-1])}"
+        return Advice(name, "satisfied", f"Mean ν is {number(now)}, where {limit}; {held}.", "")
+    if len(nu) < 5:
+        return Advice(name, "too short", f"{len(nu)} epochs tell little.", "Train for at least 5.")
+    if max(multiplier) == 0:
+        if isinstance(rule, Balanced):
+            return Advice(name, "too short", "The warm-up is not over.", "Train for more epochs.")
+        why = "its rule is Fixed(0) or None" if rule is None or isinstance(rule, Fixed) else "σ does not move with ŷ"
+        return Advice(name, "not enforced", f"Mean ν is {number(now)}; λ has stayed 0: {why}.", "Give it a dual rule.")
+
+    begin = next(index for index, value in enumerate(multiplier) if value > 0)
+    middle = (begin + len(nu)) // 2
+    half = _mean(nu[max(begin, middle - tail // 2 - 1) : middle + tail // 2 + 1])
+    share = abs(_mean(penalty[-tail:])) / max(_mean(loss[-tail:]), 1e-30)
+    fall = now / half if half > 0 else 1.0
+    figures = f"Mean ν is {number(now)} ({limit}), λν is {number(100 * share)} % of the loss"
+
+    partner = _partner(name, history, tail, tolerances, conflicts)
+    # A penalty of many times the loss that still leaves a violation is as good a sign as one that does not move.
+    overwhelming = share > 10 * INFEASIBLE and (fall > 0.5 or partner is not None)
+    if overwhelming or (fall > FLAT and (share > INFEASIBLE or (partner and share > DOMINATING))):
+        grown = f"λ has grown to {number(multiplier[-1])} and ν was {number(half)} half-way"
+        if partner:
+            return Advice(
+                name,
+                "infeasible",
+                f"{figures}; {grown}. It pulls against {partner!r}: the two look infeasible together.",
+                f"Relax one of them with slack=, of about {number(now)} here, or cap its multiplier.",
+            )
+        return Advice(
+            name,
+            "infeasible",
+            f"{figures}; {grown}. It looks infeasible for this model or these data.",
+            "Check its function at the targets, relax it with slack=, or give the model more capacity.",
+        )
+    if fall > 0.7 and _oscillates(nu[begin:]):
+        return Advice(
+            name,
+            "oscillating",
+            f"{figures}; it swings between {number(min(nu[-2 * tail :]))} and {number(max(nu[-2 * tail :]))}.",
+            "The dual step is too large: halve it, take NuPI, or lower the learning rate.",
+        )
+    if multiplier[middle] > 0 and multiplier[-1] / multiplier[middle] > RUNAWAY and loss[-1] > 1.1 * min(loss):
+        return Advice(
+            name,
+            "runaway",
+            f"{figures}; λ has grown {number(multiplier[-1] / multiplier[middle])}-fold since half-way, and the loss "
+            "rises.",
+            "Lower the dual step, or cap the multiplier with cap=.",
+        )
+    expected = _expected(nu, loss, begin)
+    if expected is not None and now > COUNTERPRODUCTIVE * expected:
+        return Advice(
+            name,
+            "counterproductive",
+            f"{figures}; before λ set in, ν fell with the loss and would be {number(expected)} by now.",
+            "The labels nearly keep this constraint by themselves: drop the penalty, build the constraint into the "
+            "model, or repair afterwards.",
+        )
+    if fall < FLAT:
+        longer = "Train longer, or raise Balanced(strength=…)." if isinstance(rule, Balanced) else "Train longer."
+        return Advice(name, "still falling", f"{figures}; ν was {number(half)} half-way.", longer)
+    if share < IDLE:
+        return Advice(name, "idle", f"{figures}: too little to matter.", "Raise the dual step.")
+    if share > DOMINATING:
+        return Advice(
+            name,
+            "dominating",
+            f"{figures}, and ν does not fall.",
+            "Give the model more capacity or a smaller learning rate at the end; or relax the constraint with slack=.",
+        )
+    remedy = "Raise Balanced(strength=…)" if isinstance(rule, Balanced) else "Raise the dual step"
+    return Advice(name, "stalled", f"{figures}, and ν does not fall.", f"{remedy}, take Augmented, or repair.")
+
+
+def _partner(
+    name: str,
+    history: History,
+    tail: int,
+    tolerances: Mapping[str, float],
+    conflicts: Mapping[tuple[str, str], float],
+) -> str | None:
+    """The violated constraint that pulls most against this one."""
+    worst, found = OPPOSED, None
+    for (first, second), cosine in conflicts.items():
+        other = second if first == name else first
+        if name in (first, second) and cosine < worst:
+            nu = _mean(history[f"nu_mean/{other}"][-tail:])
+            if nu > tolerances.get(other, 0.0):
+                worst, found = cosine, other
+    return found
+
+
+def _oscillates(nu: Sequence[float]) -> bool:
+    """Whether the last two fifths go up and down, by more than their own mean."""
+    late = nu[-max(6, 2 * len(nu) // 5) :]
+    if len(late) < 6:
+        return False
+    steps = [b - a for a, b in itertools.pairwise(late)]
+    turns = sum(a * b < 0 for a, b in itertools.pairwise(steps))
+    return max(late) - min(late) > _mean(late) and turns >= 2
+
+
+def _expected(nu: Sequence[float], loss: Sequence[float], begin: int) -> float | None:
+    """ν that the epochs before λ set in would have led to: log ν as a line over log L, at the loss reached since."""
+    pairs = [(math.log(a), math.log(b)) for a, b in zip(loss[:begin], nu[:begin], strict=True) if a > 0 and b > 0]
+    if len(pairs) < 5:
+        return None
+    x, y = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    mx, my = _mean(x), _mean(y)
+    spread = sum((a - mx) ** 2 for a in x)
+    if spread < 1e-6:
+        return None
+    slope = sum((a - mx) * (b - my) for a, b in pairs) / spread
+    if slope <= 0:
+        return None
+    reached = math.log(max(min(loss[begin:]), 1e-300))
+    return math.exp(my + slope * (reached - mx))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,1 @@
+"""Answers to demands: predicted, repaired, certified."""

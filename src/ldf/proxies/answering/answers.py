@@ -1,0 +1,164 @@
+"""Answer demands with a trained network: predict, repair, certify, in one call, `Responder.open(folder)(demand)`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from ..data.dataset import load as load_labels
+from ..data.labelling import DatasetError
+from ..learning.evaluation import outside
+from ..learning.training import Trained
+from ..problem import Floats
+from . import points as beforehand
+from .points import Points
+from .quick import Quick
+from .repair import Answer, Certifier, Optimal, Projection, Repair, Repaired, Untouched
+
+How = Literal["fast", "projection", "optimal", "none"]
+HOWS: tuple[How, ...] = ("fast", "projection", "optimal", "none")
+TOLERANCE = 1e-4
+"""Up to which ν, per unit or radians, every law must hold for an answer to be certified."""
+
+
+class Responder:
+    """Answers demands, one at a time or many together.
+
+    Args:
+        trained: the network.
+        points: demands that were solved beforehand; needed by "fast" and "optimal".
+        how: "fast": the fastest repair there is; "projection": the nearest feasible state; "optimal": the optimum by
+            the solver, from the prediction; "none": the prediction as it is.
+        tolerance: up to which an answer is certified.
+        gap: solve every certified demand too, when its answer is there, to say how far from the optimum its cost is.
+    """
+
+    def __init__(
+        self,
+        trained: Trained,
+        points: Points | None = None,
+        how: How = "fast",
+        tolerance: float = TOLERANCE,
+        gap: bool = False,
+    ) -> None:
+        if how not in HOWS:
+            raise ValueError(f"repair must be one of {', '.join(HOWS)}, got {how!r}")
+        if not 0 < tolerance < np.inf:
+            raise ValueError(f"the tolerance must be above 0, got {tolerance}")
+        if how in ("fast", "optimal") and points is None:
+            raise ValueError(f"repair {how!r} needs points solved beforehand: `Responder.open` finds or makes them")
+        problem = trained.problem
+        self.trained, self.problem = trained, problem
+        self.solver = problem.solver()
+        self.repair: Repair
+        if how == "none":
+            self.repair = Untouched()
+        elif how == "projection" or points is None:
+            self.repair = Projection(self.solver)
+        else:
+            self.repair = problem.fast(points, tolerance) if how == "fast" else Optimal(self.solver, points)
+        self.certifier = Certifier(problem, tolerance)
+        self.gap = gap
+        self.known = {name: value.numpy() for name, value in trained.range.items()}
+        self.state = Quick(trained.proxy, trained.memory)
+        self.price = None if trained.prices is None else Quick(trained.prices, trained.price_memory)
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        how: How = "fast",
+        tolerance: float = TOLERANCE,
+        gap: bool = False,
+        progress: bool | None = None,
+    ) -> Responder:
+        """From the folder of a run; points that a repair needs and the run has not are made, and kept there."""
+        trained, points = Trained.load(folder), None
+        if how in ("fast", "optimal"):
+            if not (folder / beforehand.FILE).exists():
+                said = f"{folder} has no points solved beforehand, which make repairs fast: solving {beforehand.COUNT}"
+                print(said, file=sys.stderr)
+            points = points_of(trained, folder, progress)
+        return cls(trained, points, how, tolerance, gap)
+
+    def __call__(self, demand: Floats) -> Answer:
+        """The answer to a demand [D], in the problem's own units."""
+        demands = self._checked(demand[None])
+        begun = time.perf_counter()
+        refused = self._refused(demands[0])
+        if refused is not None:
+            return refused
+        prediction = self.state(demands[0])
+        prices = None if self.price is None else self.price(demands[0])
+        found = self.repair(demands[0], prediction)
+        answer = self.certifier.certify(demands[0], prediction, found)
+        warning = outside(self.problem, self.known, demands)[0]
+        return self._complete(demands[0], answer, found, prices, warning, time.perf_counter() - begun)
+
+    def many(self, demands: Floats) -> list[Answer]:
+        """The answers to demands [B, D]; each takes an equal share of the time."""
+        demands = self._checked(demands)
+        begun = time.perf_counter()
+        refused = [self._refused(demand) for demand in demands]
+        asked = demands[[answer is None for answer in refused]]
+        rows = torch.from_numpy(asked)
+        predictions = self.trained.predict(rows).numpy()
+        prices = [None] * len(asked) if self.price is None else list(self.trained.predict_prices(rows).numpy())
+        found = self.repair.many(asked, predictions) if len(asked) else []
+        answers = list(map(self.certifier.certify, asked, predictions, found))
+        warnings = outside(self.problem, self.known, asked)
+        each = (time.perf_counter() - begun) / max(1, len(demands))
+        complete = map(self._complete, asked, answers, found, prices, warnings, [each] * len(asked))
+        return [next(complete) if answer is None else answer for answer in refused]
+
+    def _checked(self, demands: Floats) -> Floats:
+        width = len(self.problem.nominal)
+        if demands.ndim != 2 or demands.shape[1] != width:
+            raise ValueError(f"a demand of {self.problem.name} has {width} numbers, got an array {demands.shape[1:]}")
+        return np.ascontiguousarray(demands, np.float64)
+
+    def _refused(self, demand: Floats) -> Answer | None:
+        """The answer to a demand that is no demand."""
+        finite = np.isfinite(demand)
+        if finite.all():
+            return None
+        bad = np.flatnonzero(~finite)
+        name, _, _ = self.problem.entry(int(bad[0]))
+        nothing = np.full(len(self.problem.lower), np.nan)
+        found = self.certifier.certify(demand, nothing, Repaired(nothing, "none", "refused"))
+        return replace(found, reason=f"{name} is {demand[bad[0]]}, not a number")
+
+    def _complete(
+        self, demand: Floats, answer: Answer, found: Repaired, prices: Any, warning: str | None, seconds: float
+    ) -> Answer:
+        """With prices, and with the gap to the optimum where that is known or was asked for."""
+        best = found.solution
+        if best is not None:
+            prices = self.problem.prices(best)
+        elif self.gap and answer.status == "certified":
+            best = self.solver.solve(demand)
+        if answer.status == "unsolvable":
+            prices = None
+        answer = replace(answer, prices=prices, warning=warning, seconds=seconds)
+        return answer if best is None or not best.solved else answer.beside(best.objective)
+
+
+def points_of(trained: Trained, folder: Path, progress: bool | None = None) -> Points:
+    """The points of a run; where it has none they are made, from its labels or else from the range of its demands."""
+    problem = trained.problem
+    if (folder / beforehand.FILE).exists():
+        return Points.load(folder, problem)
+    try:
+        labels = load_labels(Path(trained.facts.get("data", "")), problem)
+        demands = beforehand.spread(labels.split()[0].demand.numpy())
+    except DatasetError:
+        demands = beforehand.drawn(**{name: value.numpy() for name, value in trained.range.items()})
+    points = beforehand.build(problem, demands, progress)
+    points.save(folder, problem)
+    return points

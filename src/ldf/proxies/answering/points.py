@@ -1,0 +1,163 @@
+"""What a repair can know beforehand: solved demands, with their multipliers, and what a problem computes there.
+
+Kept in a file beside a trained network, and made anew where there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...io.checkpoint import CheckpointError, load, save
+from ...io.text import Progress
+from ..nlp import Solution
+from ..problem import Floats, Ints, Problem
+
+FORMAT = "ldf-points-1"
+FILE = "points.safetensors"
+COUNT = 64
+"""Points to have."""
+ATTEMPTS = 4
+"""Demands to try for each of them, at most: some have no solution."""
+
+
+class Nearest:
+    """Which of demands [K, D] is the nearest to others.
+
+    Measured in the r directions that they span from their mean, which leaves the order as it is: one factor for all
+    loads makes r = 1. There ‖a − b‖² without ‖b‖² is enough.
+    """
+
+    def __init__(self, demands: Floats) -> None:
+        self.mean = demands.mean(0)
+        away = demands - self.mean
+        _, sizes, directions = np.linalg.svd(away, full_matrices=False)
+        self.span = np.ascontiguousarray(directions[sizes > 1e-9 * max(sizes.max(initial=0.0), 1e-300)].T)
+        at = away @ self.span
+        self.at, self.sizes = np.ascontiguousarray(at.T), np.square(at).sum(1)
+
+    def __call__(self, demands: Floats) -> Ints:
+        """[B] for demands [B, D]."""
+        found: Ints = (self.sizes - 2 * ((demands - self.mean) @ self.span @ self.at)).argmin(1)
+        return found
+
+    def measured(self, demands: Floats) -> tuple[Ints, Floats]:
+        """[B] for demands [B, D], and how far away each is in those directions, [B]."""
+        found = self(demands)
+        apart = (demands - self.mean) @ self.span - self.at[:, found].T
+        return found, np.sqrt(np.square(apart).sum(1))
+
+
+@dataclass(frozen=True)
+class Points:
+    """K solved demands [K, D]: states [K, S], and multipliers of constraints [K, m] and of bounds [K, S]."""
+
+    demands: Floats
+    states: Floats
+    multipliers: Floats
+    bounds: Floats
+    extra: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """What the problem's own fast repair computed there."""
+
+    def __len__(self) -> int:
+        return len(self.demands)
+
+    @cached_property
+    def nearest(self) -> Nearest:
+        """Demands [B, D] → the nearest point to each, [B]."""
+        return Nearest(self.demands)
+
+    def start(self, demand: Floats, prediction: Floats) -> Solution:
+        """A predicted state with the multipliers of the nearest point; that point's own state if it is no number."""
+        k = int(self.nearest(demand[None])[0])
+        state = prediction if np.isfinite(prediction).all() else self.states[k]
+        return Solution("predicted", float("nan"), state, self.multipliers[k], self.bounds[k], 0, 0.0)
+
+    def save(self, folder: Path, problem: Problem) -> None:
+        """Write them beside a run."""
+        own = ("demands", "states", "multipliers", "bounds")
+        arrays = {name: getattr(self, name) for name in own} | {f"extra.{k}": v for k, v in self.extra.items()}
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        save(folder / FILE, tensors, {"format": FORMAT, "case": problem.name, "fingerprint": problem.fingerprint})
+
+    @classmethod
+    def load(cls, folder: Path, problem: Problem) -> Points:
+        """Read what `save` wrote; refused if it is damaged or of another network."""
+        path = folder / FILE
+        tensors, facts = load(path)
+        if facts.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{path} does not hold points for a repair ({FORMAT}); remove it to have them made anew"
+            )
+        if facts.get("fingerprint") != problem.fingerprint:
+            raise CheckpointError(
+                f"{path} holds points of another network ({facts.get('case')}) than {problem.name} as it is now; "
+                "remove it to have them made anew"
+            )
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        extra = {name.partition(".")[2]: arrays.pop(name) for name in list(arrays) if name.startswith("extra.")}
+        rows, size = len(arrays.get("demands", ())), len(problem.lower)
+        widths = {"demands": len(problem.nominal), "states": size, "multipliers": None, "bounds": size}
+        for name, width in widths.items():
+            array = arrays.get(name, np.zeros(0))
+            if array.ndim != 2 or width not in (None, array.shape[1]):
+                wanted = "two dimensions" if width is None else f"{width} columns"
+                raise CheckpointError(f"{path} is damaged: {name} should have {wanted}; remove it")
+        for name, array in (arrays | extra).items():
+            if len(array) != rows:
+                raise CheckpointError(f"{path} is damaged: {name} should have {rows} rows, not {len(array)}; remove it")
+        return cls(**{name: arrays[name] for name in widths}, extra=extra)
+
+
+def build(problem: Problem, demands: Floats, progress: bool | None = None) -> Points:
+    """Solve the first `COUNT` of demands [n, D] that have a solution, each from the one before."""
+    solver = problem.solver()
+    found: list[Solution] = []
+    kept: list[Floats] = []
+    line = Progress(min(COUNT, len(demands)), "point", progress)
+    for demand in demands[: ATTEMPTS * COUNT]:
+        solution = solver.solve(demand, found[-1]) if found else solver.solve(demand)
+        if not solution.solved and found:
+            solution = solver.solve(demand)
+        if solution.solved:
+            found.append(solution)
+            kept.append(demand)
+            line.update(len(found), lambda: problem.name)
+        if len(found) == COUNT:
+            break
+    if not found:
+        raise ValueError(f"none of {len(demands[: ATTEMPTS * COUNT])} demands like those trained on could be solved")
+    points = Points(
+        np.array(kept),
+        np.array([solution.state for solution in found]),
+        np.array([solution.multipliers for solution in found]),
+        np.array([solution.bounds for solution in found]),
+    )
+    return replace(points, extra=problem.sensitivities(points))
+
+
+def spread(demands: Floats) -> Floats:
+    """`COUNT` of demands [n, D], evenly spread along the direction in which they vary most, in that order."""
+    away = demands - demands.mean(0)
+    _, _, directions = np.linalg.svd(away[:: max(1, len(away) // 512)], full_matrices=False)
+    order = np.argsort(away @ directions[0], kind="stable")
+    chosen: Floats = demands[order[np.unique(np.linspace(0, len(order) - 1, COUNT).round().astype(int))]]
+    return chosen
+
+
+def drawn(low: Floats, high: Floats, centre: Floats, span: Floats) -> Floats:
+    """[n, D] demands within bounds [D], in the directions [D, r] that training demands span from their centre [D]."""
+    rng = np.random.default_rng(0)
+    ways = rng.normal(size=(ATTEMPTS * COUNT, span.shape[1])) @ span.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.where(ways > 0, (high - centre) / ways, np.where(ways < 0, (low - centre) / ways, np.inf))
+    furthest = np.nanmin(room, 1, initial=1e6)
+    share = rng.random(len(ways)) ** (1 / max(1, span.shape[1]))
+    found: Floats = centre + (share * furthest)[:, None] * ways
+    return found

@@ -1,0 +1,1 @@
+"""Labelled demands: sampled, solved, kept in files, read again."""

@@ -1,0 +1,159 @@
+"""Labelled demands in memory, as `labelling.py` left them on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from ..problem import Floats, Problem
+from .labelling import DatasetError, Origin, read_manifest, read_shard, shard_path
+from .sampling import Sampling
+
+RARE = 0.005
+"""The share of prices that count as rare, on either side."""
+TEST_SHARE = 0.2
+"""The paper's 80/20 split."""
+VALIDATION_SHARE = 0.1
+"""Of the training rows: for choosing, never for reporting."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """n rows: a demand [D], its optimal state [S] and the prices there [K]; with a hot start also an earlier demand's.
+
+    Rows are independent draws, and every row has an earlier state of its own: no state is on both sides of the split.
+    Labels made before there were prices have none.
+    """
+
+    problem: Problem
+    sampling: Sampling
+    seed: int
+    draws: int
+    failures: dict[str, int]
+    demand: Tensor
+    state: Tensor
+    objective: Tensor
+    earlier_demand: Tensor | None = None
+    earlier_state: Tensor | None = None
+    prices: Tensor | None = None
+    earlier_prices: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.demand)
+
+    @property
+    def hot(self) -> bool:
+        """Whether rows have an earlier state."""
+        return self.earlier_state is not None
+
+    @property
+    def parts(self) -> Mapping[str, slice]:
+        """The parts of what is learnt."""
+        return self.problem.quantities
+
+    @property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """[S] lower and upper of what is learnt."""
+        return self.problem.lower, self.problem.upper
+
+    def priced(self) -> Priced | None:
+        """The same rows with prices in the place of states; None where there are no prices."""
+        if self.prices is None:
+            return None
+        return Priced(**{**self.__dict__, "state": self.prices, "earlier_state": self.earlier_prices})
+
+    def take(self, rows: Tensor) -> Dataset:
+        """Some of the rows."""
+        taken: dict[str, Any] = {name: v[rows] for name, v in self.__dict__.items() if isinstance(v, Tensor)}
+        return replace(self, **taken)
+
+    def split(self) -> tuple[Dataset, Dataset]:
+        """(training, test): the last fifth of the rows is for testing, whatever the seed of a training run."""
+        cut = len(self) - max(1, round(TEST_SHARE * len(self)))
+        if cut < 1:
+            raise DatasetError(f"{len(self)} rows are too few to train and to test")
+        every = torch.arange(len(self))
+        return self.take(every[:cut]), self.take(every[cut:])
+
+
+class Priced(Dataset):
+    """Rows whose states are prices: whatever learns states learns these in the same way."""
+
+    @property
+    def parts(self) -> Mapping[str, slice]:
+        """The parts of a vector of prices."""
+        return self.problem.priced
+
+    @property
+    def bounds(self) -> tuple[Floats, Floats]:
+        """[K] the span of these prices."""
+        return self.state.amin(0).numpy(), self.state.amax(0).numpy()
+
+    def cut(self) -> Priced:
+        """Prices cut to where all but `RARE` of each node's lie, on either side.
+
+        Scarcity prices have no upper end, and a few of them would rule the squared error.
+        """
+        rows = len(self) - 1
+        ordered = self.state.sort(0).values
+        few = int(RARE * rows)
+        return replace(self, state=self.state.clamp(ordered[few], ordered[rows - few]))
+
+
+def divide(data: Dataset, seed: int) -> tuple[Dataset, Dataset]:
+    """Training rows into those to fit and those to choose on."""
+    order = torch.from_numpy(np.random.default_rng([seed, 1]).permutation(len(data)))
+    held = max(1, round(VALIDATION_SHARE * len(data)))
+    if len(data) - held < 2:
+        raise ValueError(f"{len(data)} training rows are too few: 2 are needed to fit and 1 to choose on")
+    return data.take(order[held:]), data.take(order[:held])
+
+
+def load(folder: Path, problem: Problem | None = None) -> Dataset:
+    """Read a finished data set; refused if a part is missing, damaged or not its own."""
+    from .. import load_problem
+
+    manifest = read_manifest(folder)
+    if not manifest["complete"]:
+        raise DatasetError(f"{folder} is not finished: run the same `ldf label` again, and it goes on where it stopped")
+    problem = problem or load_problem(manifest["kind"], folder)
+    if problem.fingerprint != manifest["fingerprint"]:
+        raise DatasetError(
+            f"{folder}: its labels are not of its network ({problem.name}): the network's file was changed"
+        )
+    names = {name: manifest[name] for name in Origin.__dataclass_fields__ if name != "sampling"}
+    origin = Origin(**names, sampling=Sampling(**manifest["sampling"]))
+    paths = [shard_path(folder, number) for number in range(manifest["draws"] // origin.shard)]
+    missing = [path for path in paths if not path.exists()]
+    if missing:
+        raise DatasetError(f"{missing[0]} is missing; run the same `ldf label` again to make it anew")
+    shards = [read_shard(path, origin)[0] for path in paths]
+    if not all("prices" in shard.column_names for shard in shards):  # begun before there were prices
+        shards = [shard.select([n for n in shard.column_names if not n.endswith("prices")]) for shard in shards]
+    table = pa.concat_tables(shards).slice(0, manifest["rows"])
+    if table.num_rows < manifest["rows"]:
+        raise DatasetError(f"{folder} has {table.num_rows} rows, {manifest['rows']} were promised")
+    return Dataset(
+        problem=problem,
+        sampling=origin.sampling,
+        seed=origin.seed,
+        draws=manifest["draws"],
+        failures=manifest["failures"],
+        **{name: _column(table, name) for name in table.column_names if name != "draw"},
+    )
+
+
+def _column(table: pa.Table, name: str) -> Tensor:
+    """[n] or [n, k], in double precision."""
+    column: Any = table[name].combine_chunks()
+    if pa.types.is_fixed_size_list(column.type):
+        flat = column.flatten().to_numpy(zero_copy_only=False)
+        return torch.from_numpy(np.array(flat)).view(len(column), column.type.list_size)
+    return torch.from_numpy(np.array(column.to_numpy(zero_copy_only=False)))

@@ -1,0 +1,1 @@
+"""Networks of an optimisation problem: trained on labels, scored beside baselines."""

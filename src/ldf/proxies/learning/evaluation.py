@@ -1,0 +1,95 @@
+"""How good predictions are: errors as the paper reports them, of prices too, ν of every law, what they would cost.
+
+And for which demands: those like the ones trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...core.batch import Batch
+from ...core.certificate import certify
+from ..data.dataset import Dataset
+from ..problem import Floats, Problem
+from .network import components
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of one set of predictions."""
+
+    errors: dict[str, float]
+    """100·‖ŷ − y‖₁/‖y‖₁ by quantity."""
+    violations: dict[str, float]
+    """Mean ν by law, in the problem's own units."""
+    worst: dict[str, float]
+    """Largest ν by law."""
+    gap: float
+    """100·Σ|cost(ŷ) − cost(y)|/Σ|cost(y)|: an optimum may cost nothing."""
+    prices: dict[str, float] | None = None
+    """100·‖π̂ − π‖₁/‖π‖₁ by part; None where none were predicted."""
+
+
+def errors(problem: Problem, predicted: Tensor, true: Tensor) -> dict[str, float]:
+    """100·‖ŷ − y‖₁/‖y‖₁ over all rows, by quantity as in the paper's tables."""
+    return _shares(problem.reported(predicted), problem.reported(true))
+
+
+def price_errors(problem: Problem, predicted: Tensor, true: Tensor) -> dict[str, float]:
+    """100·‖π̂ − π‖₁/‖π‖₁ over all rows of prices [n, K], by part."""
+    ours, theirs = ({name: prices[:, part] for name, part in problem.priced.items()} for prices in (predicted, true))
+    return _shares(ours, theirs)
+
+
+def _shares(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[str, float]:
+    return {
+        name: 100 * float((ours[name] - theirs[name]).abs().sum() / theirs[name].abs().sum().clamp_min(1e-300))
+        for name in theirs
+    }
+
+
+def evaluate(predicted: Tensor, data: Dataset, prices: Tensor | None = None) -> Scores:
+    """Compare predicted states [n, S], and prices [n, K] if there are any, with a data set's own."""
+    problem = data.problem
+    laws = problem.constraints(lambda states, _: states, torch.float64)
+    rows = Batch(inputs=data.demand, demand=data.demand, states=data.state)
+    found = certify(laws, predicted, rows).findings
+    return Scores(
+        errors=errors(problem, predicted, data.state),
+        violations={finding.constraint: finding.mean for finding in found},
+        worst={finding.constraint: finding.max for finding in found},
+        gap=100 * float((problem.objective(predicted) - data.objective).abs().sum() / data.objective.abs().sum()),
+        prices=price_errors(problem, prices, data.prices) if prices is not None and data.prices is not None else None,
+    )
+
+
+def reach(demand: Tensor) -> dict[str, Tensor]:
+    """What demands [n, D] were trained on: low and high [D], their centre [D] and the directions [D, r] they span."""
+    centre, span = components(demand, scaled=False)
+    return {"low": demand.amin(0), "high": demand.amax(0), "centre": centre, "span": span.contiguous()}
+
+
+def outside(problem: Problem, known: Mapping[str, Floats], given: Floats) -> list[str | None]:
+    """For each of demands [B, D] what is unlike all those whose `reach` is known, in words, or None."""
+    low, high, centre, span = (known[name] for name in ("low", "high", "centre", "span"))
+    beyond = np.maximum(low - given, given - high) - (1e-6 + 0.01 * (high - low))
+    away = given - centre
+    left = np.square(away).sum(1) - np.square(away @ span).sum(1)  # the directions have size one
+    apart = np.sqrt(np.maximum(left, 0) / np.maximum(np.square(given).sum(1), 1e-24))
+    found: list[str | None] = [None] * len(given)
+    for row in np.flatnonzero((beyond.max(1) > 0) | (apart > 1e-3)):
+        worst = int(beyond[row].argmax())
+        if beyond[row, worst] > 0:
+            name, unit, factor = problem.entry(worst)
+            found[row] = (
+                f"{name} is {given[row, worst] * factor:.4g} {unit}, trained between "
+                f"{low[worst] * factor:.4g} and {high[worst] * factor:.4g}"
+            )
+        else:
+            found[row] = f"loads differ from each other as in no training row, by {100 * apart[row]:.2g} %"
+    return found

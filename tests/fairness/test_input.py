@@ -1,0 +1,380 @@
+"""What both fair classifiers take and what they refuse, and whether scikit-learn can work with them."""
+
+import math
+import pickle
+
+import numpy as np
+import pandas
+import pytest
+from fair import BOTH, FEW, few, make, quick
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from threadpoolctl import threadpool_limits
+
+import ldf
+from ldf.fairness import FairBoostingClassifier, FairClassifier
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    with threadpool_limits(1):
+        yield
+
+
+# ------------------------------------------------------------------------------------------------ what is taken
+
+
+@BOTH
+def test_groups_may_be_of_any_kind(kind):
+    z = FEW.groups
+    expected = few(kind, dual=None, repair="thresholds").predict_proba(FEW.features, z)
+    second = z == "b"
+    for same in (
+        z.astype(str),
+        z.tolist(),
+        second,
+        second.astype(int),
+        second.astype(float),
+        second.astype(object),
+        second[:, None].astype(np.int8),
+        pandas.Series(z, index=np.arange(300) + 7),
+        pandas.Series(z, dtype="category"),
+        pandas.Series(second, dtype="boolean"),
+        pandas.DataFrame({"group": z}),
+    ):
+        model = few(kind, z=same, dual=None, repair="thresholds")
+        assert len(model.groups_) == 2
+        assert np.array_equal(model.predict_proba(FEW.features, same), expected)
+
+
+@BOTH
+def test_several_attributes_make_a_group_of_each_combination(kind):
+    older = np.where(np.arange(300) % 2, "old", "young")
+    both = pandas.DataFrame({"group": FEW.groups, "age": older})
+    model = few(kind, z=both, dual=None, repair="thresholds")
+    assert model.groups_.tolist() == ["a, old", "a, young", "b, old", "b, young"]
+    assert len(model.report_(FEW.features, FEW.labels, both, curve=False).gaps) == 6
+    joined = [f"{group}, {age}" for group, age in zip(FEW.groups, older, strict=True)]
+    assert np.array_equal(model.predict_proba(FEW.features, joined), model.predict_proba(FEW.features, both))
+
+
+@BOTH
+def test_frames_and_arrays_of_numbers_are_alike(kind):
+    numbers = FEW.features[["x1", "x2"]]
+    frame, array = few(kind, X=numbers), few(kind, X=numbers.to_numpy())
+    assert np.array_equal(frame.predict_proba(numbers), array.predict_proba(numbers.to_numpy()))
+    assert frame.feature_names_in_.tolist() == ["x1", "x2"]
+    assert frame.n_features_in_ == array.n_features_in_ == 2
+
+
+@BOTH
+def test_labels_may_be_words_and_the_second_is_positive(kind):
+    words = np.where(FEW.labels == 1, "yes", "no")
+    model, numbers = few(kind, y=words), few(kind)
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert np.array_equal(model.predict(FEW.features) == "yes", numbers.predict(FEW.features) == 1)
+    assert model.report_(FEW.features, words, FEW.groups, curve=False).gaps == numbers.report_(
+        FEW.features, FEW.labels, FEW.groups, curve=False
+    ).gaps  # fmt: skip
+
+
+@BOTH
+def test_weights_count_in_the_loss(kind):
+    plain = few(kind, dual=None).predict_proba(FEW.features)
+    heavy = few(kind, dual=None, weight=np.where(FEW.labels == 1, 20.0, 1.0)).predict_proba(FEW.features)
+    assert heavy[:, 1].mean() > plain[:, 1].mean() + 0.05
+    assert few(kind, dual=None, weight=np.full(300, 7.0)).predict_proba(FEW.features) == pytest.approx(plain, abs=1e-6)
+    options = {"dual": None, "weight": (np.arange(300) >= 100) * 1.0} | (
+        {"encoding": "standard"} if kind == "network" else {}
+    )
+    other = np.where(np.arange(300) < 100, 1 - FEW.labels, FEW.labels)
+    one, two = (few(kind, y=y, **options).predict_proba(FEW.features) for y in (FEW.labels, other))
+    assert np.array_equal(one, two)
+
+
+@BOTH
+def test_rates_count_each_row_once_whatever_its_weight(kind):
+    weight = np.where(FEW.groups == "b", 50.0, 1.0)
+    model = few(kind, weight=weight, repair="thresholds")
+    assert abs(model.report_(curve=False).gap.gap) < 0.05
+
+
+@BOTH
+def test_folds_follow_from_the_rows(kind, monkeypatch):
+    def models(**options):
+        model = few(kind, **options)
+        return len(model.fits_ if kind == "network" else model.boosters_)
+
+    assert models(folds="auto") == 5
+    with pytest.warns(UserWarning, match="rests on 4 rows"):
+        assert models(folds="auto", z=np.where(np.arange(300) < 4, "c", FEW.groups)) == 4
+    monkeypatch.setattr("ldf.fairness.estimator.MANY", 300)
+    assert models(folds="auto") == 1
+
+
+def test_a_network_may_have_dropout_no_hidden_layer_and_plain_numbers():
+    model = few("network", dropout=0.5, hidden=(8, 8))
+    assert np.array_equal(model.predict_proba(FEW.features), model.predict_proba(FEW.features))
+    assert few("network", hidden=(), encoding="standard").encoder_.width == 4
+
+
+def test_a_finished_checkpoint_gives_the_same_model_at_once(tmp_path):
+    first = few("network", checkpoint=tmp_path)
+    written = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.safetensors")}
+    assert {file.parent.name for file in written} == {"scout", "decider"}
+    again = few("network", checkpoint=tmp_path)
+    assert np.array_equal(again.predict_proba(FEW.features), first.predict_proba(FEW.features))
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.safetensors")} == written
+    assert np.array_equal(few("network").predict_proba(FEW.features), first.predict_proba(FEW.features))
+    with pytest.raises(ldf.CheckpointError, match="the checkpoint of another problem"):
+        few("network", checkpoint=tmp_path, y=1 - FEW.labels)
+
+
+# ------------------------------------------------------------------------------------------------ what is refused
+
+
+def without(values, row, nothing):
+    found = np.array(values, dtype=object)
+    found[row] = nothing
+    return found
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"z": None}, "needs sensitive_features, the group of each row, unless dual=None and repair=None"),
+        ({"z": np.full(300, "a")}, "one group only, .*'a'.*: there is nothing to compare"),
+        ({"z": without(FEW.groups, 17, None)}, "sensitive_features contains NaN or None: 1 .* first in row 17"),
+        ({"z": without(FEW.groups, 17, math.nan)}, "sensitive_features contains NaN or None"),
+        ({"z": pandas.Series(without(FEW.groups, 3, None), dtype="string")}, "sensitive_features contains .* row 3"),
+        ({"z": np.where(np.arange(300) == 9, np.nan, 1.0)}, "sensitive_features contains NaN or None: .* row 9"),
+        ({"z": np.linspace(20, 60, 300)}, "looks continuous: 300 different numbers from 20 to 60; cut it"),
+        ({"z": np.arange(300) % 21}, "looks continuous: 21 different"),
+        ({"z": np.tile([0.5, 1.0, 1.5], 100)}, "looks continuous: 3 different"),
+        ({"z": FEW.groups[:-1]}, r"a group for each of the 300 rows, got \[299\]"),
+        ({"z": without(FEW.groups, 0, "c")}, "group 'c' has 1 rows to train on"),
+        ({"y": np.where(np.arange(300) == 5, np.nan, FEW.labels)}, "Input y contains NaN or None: 1 .* row 5"),
+        ({"y": without(FEW.labels, 6, None)}, "Input y contains NaN or None: 1 missing values, first in row 6"),
+        ({"y": None}, "requires y to be passed"),
+        ({"y": np.zeros(300, int)}, "y has one class only"),
+        ({"y": np.arange(300) % 3}, "Only binary classification is supported.* 3 classes"),
+        ({"y": FEW.labels[:-2]}, "X has 300 rows and y has 298"),
+        ({"X": FEW.features.assign(x2=without(np.zeros(300), 40, math.nan).astype(float))}, "column 'x2' .* row 40"),
+        ({"X": FEW.features.assign(x1=np.full(300, np.inf))}, "column 'x1' has NaN or infinity, first in row 0"),
+        ({"X": FEW.features[:0]}, "0 sample"),
+        ({"X": np.full((300, 2), np.nan)}, "Input X contains NaN"),
+        ({"weight": np.zeros(300)}, "zero"),
+        ({"weight": np.full(300, -1.0)}, "[Nn]egative"),
+        ({"constraint": "justice"}, "constraint must be one of demographic parity, .* got 'justice'"),
+        ({"repair": "glue"}, "repair must be None, 'plug-in' or 'thresholds', got 'glue'"),
+        ({"dual": "manual"}, r"dual must be 'auto', None or a rule such as ldf.Ascent\(0.1\), got 'manual'"),
+        ({"dual": 1.0}, "dual must be 'auto'"),
+        ({"folds": 1}, "folds must be 'auto', None or a number from 2 to the 300 rows, got 1"),
+        ({"folds": 301}, "folds must be"),
+        ({"folds": "many"}, "folds must be"),
+        ({"slack": -0.1}, "slack must be a number ≥ 0, got -0.1"),
+        ({"slack": math.nan}, "slack must be a number"),
+        ({"slack": "little"}, "slack must be a number"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused(kind, changes, message):
+    with pytest.raises(ValueError, match=message):
+        few(kind, **changes)
+
+
+def test_bad_settings_of_one_kind_are_refused():
+    with pytest.raises(ValueError, match="estimators must be 'shared', 'heads' or 'separate', got 'two'"):
+        few("network", estimators="two")
+    with pytest.raises(ValueError, match="estimators='heads' needs sensitive_features"):
+        few("network", z=np.full(300, "a"), dual=None, estimators="heads")
+    with pytest.raises(ValueError, match="encoding must be"):
+        few("network", encoding="one")
+    for trees in (0, 2.5):
+        with pytest.raises(ValueError, match="trees must be a whole number ≥ 1"):
+            few("boosting", trees=trees)
+
+
+@BOTH
+def test_what_is_asked_of_a_model_is_checked_too(kind):
+    model = few(kind)
+    X, y, z = FEW.features, FEW.labels, FEW.groups
+    for given in ((X,), (X, y), (X, None, z)):
+        with pytest.raises(ValueError, match="report_ needs X, y and sensitive_features together, or none of them"):
+            model.report_(*given, curve=False)
+    with pytest.raises(ValueError, match="a group for each of the 300 rows"):
+        model.report_(X, y, z[:-1], curve=False)
+    with pytest.raises(ValueError, match=r"y has the class 2, which is not among \[0, 1\]"):
+        model.report_(X, y + 1, z, curve=False)
+    with pytest.raises(ValueError, match="Input y contains NaN"):
+        model.report_(X, without(y, 0, None), z, curve=False)
+    with pytest.raises(ValueError, match="level must be between 0 and 1"):
+        model.report_(level=95, curve=False)
+    with pytest.raises(ValueError, match="column 'x1' has NaN"):
+        model.predict(X.assign(x1=np.nan))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(X[["x2", "x1", "colour"]])
+    with pytest.raises(ValueError, match="now missing"):
+        model.predict(X[["x1"]])
+    for ask in (lambda: make(kind).predict(X), lambda: make(kind).report_(), lambda: make(kind).dual_()):
+        with pytest.raises(NotFittedError):
+            ask()
+
+
+@BOTH
+def test_a_rate_of_few_rows_brings_a_warning(kind):
+    z = np.where(np.arange(300) < 20, "rare", FEW.groups)
+    with pytest.warns(UserWarning, match="the rate of group 'rare' rests on 20 rows only"):
+        few(kind, z=z)
+    with pytest.warns(UserWarning, match="the rate of group 'rare' with y = 1 rests on"):
+        few(kind, z=z, constraint="equal opportunity")
+
+
+# ------------------------------------------------------------------------------------------------ scikit-learn
+
+
+@BOTH
+@pytest.mark.parametrize("dual", [None, "auto"])
+def test_a_model_survives_pickle(kind, dual):
+    model = few(kind, dual=dual, repair="plug-in")
+    again = pickle.loads(pickle.dumps(model))
+    assert np.array_equal(again.predict_proba(FEW.features), model.predict_proba(FEW.features))
+    assert str(again.report_()) == str(model.report_())
+
+
+@BOTH
+def test_parameters_are_kept_as_given(kind):
+    model = make(kind, slack=0.1, dual=ldf.Fixed(2.0), folds=3)
+    assert clone(model).get_params() == model.get_params()
+    assert model.set_params(slack=0.2).slack == 0.2
+    assert "slack=0.2" in repr(model)
+    few_rows = few(kind)
+    assert few_rows.get_params() == quick(kind).get_params()
+
+
+@BOTH
+def test_groups_go_through_pipelines_and_searches(kind):
+    X, y, z = FEW.features[["x1", "x2"]], FEW.labels, FEW.groups
+    pipe = make_pipeline(StandardScaler(), quick(kind))
+    name = type(quick(kind)).__name__.lower()
+    pipe.fit(X, y, **{f"{name}__sensitive_features": z})
+    assert pipe.predict(X).shape == (300,)
+    found = cross_validate(quick(kind), X, y, cv=2, params={"sensitive_features": z}, error_score="raise")
+    assert (found["test_score"] > 0.3).all()
+    search = GridSearchCV(quick(kind, dual=None), {"repair": ["plug-in", None]}, cv=2, error_score="raise")
+    assert search.fit(X, y, sensitive_features=z).best_params_ == {"repair": None}
+
+
+class Grouped:
+    """Makes its own groups, of rows above and below the median of the first feature."""
+
+    def fit(self, X, y, sensitive_features=None, sample_weight=None):
+        try:
+            first = np.asarray(X)[:, 0].astype(float)
+            sensitive_features = first > np.median(first)
+        except (TypeError, ValueError, IndexError):
+            pass  # what fit has to say of it is what is checked
+        return super().fit(X, y, sensitive_features, sample_weight)
+
+
+class GroupedClassifier(Grouped, FairClassifier):
+    pass
+
+
+class GroupedBoostingClassifier(Grouped, FairBoostingClassifier):
+    pass
+
+
+def expected_to_fail(model):
+    found = {"check_sample_weight_equivalence_on_dense_data": "rates, folds and batches count rows, not weights"}
+    if model.dual is not None:
+        found["check_classifiers_train"] = "the blobs lie left and right of the median: parity has its price"
+    return found
+
+
+SMALL = {"epochs": 15, "hidden": (16,), "folds": None, "batch_size": 16, "lr": 2e-2}
+SMALL_TREES = {"trees": 30, "folds": None, "min_rows": 1, "n_jobs": 1, "learning_rate": 0.2}
+
+
+@parametrize_with_checks(
+    [
+        FairClassifier(dual=None, **SMALL),
+        FairBoostingClassifier(dual=None, **SMALL_TREES),
+        GroupedClassifier(**SMALL | {"epochs": 3}),
+        GroupedBoostingClassifier(**SMALL_TREES | {"trees": 10}),
+    ],
+    expected_failed_checks=expected_to_fail,
+)
+@pytest.mark.filterwarnings("ignore:the rate of group")
+def test_scikit_learn_finds_nothing_wrong(estimator, check):
+    check(estimator)
+
+
+# ------------------------------------------------------------------------------------------------ odd but right
+
+
+def test_a_group_of_two_rows_can_be_boosted():
+    few("boosting", z=np.where(np.arange(300) < 2, "c", FEW.groups), random_state=1)
+
+
+@BOTH
+def test_a_report_of_more_rows_than_labels_is_refused(kind):
+    with pytest.raises(ValueError, match=r"300 rows .* 299"):
+        few(kind).report_(FEW.features, FEW.labels[1:], FEW.groups[1:], curve=False)
+
+
+@BOTH
+@pytest.mark.parametrize("options", [{"folds": np.int64(2)}, {"slack": np.float32(0.1)}, {"slack": np.int64(1)}])
+def test_settings_may_be_numbers_of_numpy(kind, options):
+    few(kind, **options)
+
+
+@BOTH
+def test_a_missing_group_in_a_list_is_refused(kind):
+    with pytest.raises(ValueError, match="sensitive_features contains NaN or None"):
+        few(kind, z=[math.nan if row % 2 else group for row, group in enumerate(FEW.groups)])
+
+
+@BOTH
+def test_a_missing_category_is_refused(kind):
+    with pytest.raises(ValueError, match="column 'colour'"):
+        few(kind, X=FEW.features.assign(colour=pandas.Categorical(without(FEW.features["colour"], 3, None))))
+
+
+def test_a_category_may_be_a_whole_number():
+    X = pandas.DataFrame({"code": pandas.Categorical(np.arange(300) % 3)})
+    assert few("boosting", X=X).codes_.categorical == [0]
+
+
+@BOTH
+def test_groups_may_be_what_pandas_cut_makes(kind):
+    z = pandas.cut(FEW.features["x2"], 2)
+    few(kind, z=z, dual=None, repair="thresholds").predict(FEW.features, z)
+
+
+@BOTH
+def test_a_slack_of_another_repair_is_checked(kind):
+    with pytest.raises(ValueError, match="slack must be a number"):
+        few(kind).with_repair("plug-in", slack=-1.0)
+
+
+def test_the_scouted_rule_of_heads_can_be_used_again():
+    model = few("network", estimators="heads")
+    assert model.dual_() == model.fits_[0].lagrangian.rules[0]
+
+
+@pytest.mark.parametrize("options", [{"lr": 1e-3}, {"weight_decay": 0.5}])
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path, options):
+    few("network", checkpoint=tmp_path)
+    with pytest.raises(ldf.CheckpointError):
+        few("network", checkpoint=tmp_path, **options)
+
+
+@BOTH
+def test_messages_name_groups_as_they_are_written(kind):
+    with pytest.raises(ValueError, match="one group only, 'a'"):
+        few(kind, z=np.full(300, "a"))

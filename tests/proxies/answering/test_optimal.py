@@ -1,0 +1,149 @@
+"""Repairs that any problem has: the optimum from a prediction, the prediction where it keeps all laws, the default."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from ldf.proxies import KINDS, open_problem
+from ldf.proxies.answering.points import Points, build
+from ldf.proxies.answering.repair import CLOSE, Certifier, Kept, Optimal, Repair, Repaired
+from ldf.proxies.nlp import Solution
+from ldf.proxies.problem import Floats, Problem, Solver
+
+CASES = {"power": "case14_ieee", "gas": "24-pipe"}
+TOLERANCE = 1e-4
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A problem with points, and a demand between them with its optimum."""
+
+    problem: Problem
+    solver: Solver
+    points: Points
+    demand: Floats
+    optimum: Solution
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def subject(request: pytest.FixtureRequest) -> Subject:
+    problem = open_problem(request.param, CASES[request.param])
+    solver, demand = problem.solver(), 0.97 * problem.nominal
+    points = build(problem, np.outer((0.95, 0.99), problem.nominal))
+    return Subject(problem, solver, points, demand, solver.solve(demand))
+
+
+class Recorded:
+    """A solver that remembers how it was asked, and fails from a warm start if told to."""
+
+    def __init__(self, solver: Solver, fails: bool = False) -> None:
+        self.solver, self.fails = solver, fails
+        self.asked: list[str] = []
+
+    def solve(self, demand: Floats, start: Solution | None = None, close: bool = False) -> Solution:
+        self.asked.append("cold" if start is None else "close" if close else "warm")
+        found = self.solver.solve(demand, start, close)
+        return replace(found, status="iterations") if start is not None and self.fails else found
+
+    def violation(self, demand: Floats, state: Floats) -> float:
+        return self.solver.violation(demand, state)
+
+
+class Marked(Repair):
+    """Says that it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Floats] = []
+
+    def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
+        self.asked.append(prediction)
+        return Repaired(prediction, "another", "optimal")
+
+
+def shifted(subject: Subject, size: float, seed: int = 0) -> Floats:
+    return subject.optimum.state + size * np.random.default_rng(seed).standard_normal(len(subject.optimum.state))
+
+
+# ---------------------------------------------------------------- the optimum
+
+
+@pytest.mark.parametrize(("size", "start"), [(0.0, "close"), (1e-4, "close"), (0.05, "warm")])
+def test_from_a_prediction_near_the_optimum_that_is_found_with_its_prices(
+    subject: Subject, size: float, start: str
+) -> None:
+    solver = Recorded(subject.solver)
+    found = Optimal(solver, subject.points)(subject.demand, shifted(subject, size))
+    assert solver.asked == [start]
+    assert (found.status, found.repair) == ("optimal", "solver")
+    assert found.solution.objective == pytest.approx(subject.optimum.objective, rel=1e-6)
+    assert np.array_equal(found.solution.state, found.state)
+    np.testing.assert_allclose(found.state, subject.optimum.state, rtol=0, atol=2e-3)
+    ours, theirs = subject.problem.prices(found.solution), subject.problem.prices(subject.optimum)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3 * np.abs(theirs).max())
+
+
+def test_a_prediction_is_close_when_it_hardly_violates_the_model(subject: Subject) -> None:
+    assert subject.solver.violation(subject.demand, subject.optimum.state) < 1e-6
+    off = subject.optimum.state.copy()
+    off[0] = subject.problem.upper[0] + 0.5
+    assert subject.solver.violation(subject.demand, off) >= 0.5 - 1e-9 > CLOSE
+    assert subject.solver.violation(1.1 * subject.demand, subject.optimum.state) > CLOSE
+
+
+def test_where_the_start_leads_nowhere_it_goes_on_cold(subject: Subject) -> None:
+    solver = Recorded(subject.solver, fails=True)
+    found = Optimal(solver, subject.points)(subject.demand, shifted(subject, 0.05))
+    assert solver.asked == ["warm", "cold"]
+    assert found.status == "optimal"
+    assert found.solution.objective == subject.optimum.objective
+
+
+def test_a_prediction_that_is_no_number_is_replaced_by_the_nearest_point(subject: Subject) -> None:
+    prediction = subject.optimum.state.copy()
+    prediction[2] = np.nan
+    found = Optimal(subject.solver, subject.points)(subject.demand, prediction)
+    assert found.solution.objective == pytest.approx(subject.optimum.objective, rel=1e-6)
+
+
+def test_where_there_is_no_optimum_there_is_no_solution(subject: Subject) -> None:
+    found = Optimal(subject.solver, subject.points)(50 * subject.demand, subject.optimum.state)
+    assert found.status != "optimal"
+    assert found.solution is None
+    answer = Certifier(subject.problem).certify(50 * subject.demand, subject.optimum.state, found)
+    assert (answer.status, answer.reason) == ("unsolvable", f"the solver ended with {found.status!r}")
+
+
+# ---------------------------------------------------------------- the prediction, where it will do
+
+
+def test_a_prediction_is_kept_if_and_only_if_it_keeps_all_laws(subject: Subject) -> None:
+    certifier, other = Certifier(subject.problem, TOLERANCE), Marked()
+    repair = Kept(subject.problem, TOLERANCE, other)
+    sizes = [0.0, 1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 1e-3, 1e-2]
+    predictions = np.array([shifted(subject, size, seed) for seed, size in enumerate(sizes)])
+    predictions = np.concatenate([predictions, np.full((1, predictions.shape[1]), np.nan)])
+    demands = np.tile(subject.demand, (len(predictions), 1))
+    keeps = [max(certifier.worst(*pair).values()) <= TOLERANCE for pair in zip(demands, predictions, strict=True)]
+    assert 2 <= sum(keeps) <= len(sizes) - 2
+    found = repair.many(demands, predictions)
+    for state, kept, answer, demand in zip(predictions, keeps, found, demands, strict=True):
+        assert (answer.repair, answer.status) == (("prediction", "predicted") if kept else ("another", "optimal"))
+        assert np.array_equal(answer.state, state, equal_nan=True)
+        assert repair(demand, state).repair == answer.repair
+        if kept:
+            assert answer.violations == pytest.approx(certifier.worst(demand, state), abs=1e-12)
+    assert len(other.asked) == 2 * keeps.count(False)
+
+
+def test_without_a_repair_of_its_own_a_problem_keeps_or_projects(subject: Subject) -> None:
+    repair = Problem.fast(subject.problem, subject.points, TOLERANCE)
+    certifier = Certifier(subject.problem, TOLERANCE)
+    kept = certifier.answer(subject.demand, subject.optimum.state, repair)
+    assert (kept.status, kept.repair) == ("certified", "prediction")
+    assert np.array_equal(kept.state, subject.optimum.state)
+    off = shifted(subject, 0.01)
+    projected = certifier.answer(subject.demand, off, repair)
+    assert (projected.status, projected.repair) == ("certified", "projection")
+    np.testing.assert_allclose(projected.state, subject.solver.project(subject.demand, off).state, rtol=0, atol=1e-9)
+    assert Problem.sensitivities(subject.problem, subject.points) == {}

@@ -1,0 +1,100 @@
+"""The committed run: whole, in full, and what the README shows of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ldf.reproduce import fairness, report, tables, transprecision
+from ldf.reproduce.plan import TABLES
+from ldf.reproduce.published import PUBLISHED
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+MODELS = ("M", "MC", "MCD")
+SETS = {
+    "adult": ("adult-sex", "adult-race"),
+    "default": ("default-sex",),
+    "bank": ("bank-balanced-age", "bank-full-age"),
+}
+
+
+def published() -> set[tuple]:
+    """Every figure of the paper's six tables: table, case, slack, model, quantity, figure."""
+    found = set()
+    for kind, own in PUBLISHED.items():
+        for table, figures in ((f"{kind}-errors", own.errors), ("violations", own.violations)):
+            for case, quantities in figures.items():
+                for quantity, values in quantities.items():
+                    found |= {(table, case, None, m, quantity, v) for m, v in zip(MODELS, values, strict=True)}
+    for size, quantities in transprecision.PUBLISHED.items():
+        for quantity, values in quantities.items():
+            found |= {("transprecision", str(size), None, m, quantity, v) for m, v in zip(MODELS, values, strict=True)}
+    for name, models in fairness.PUBLISHED.items():
+        for model, values in models.items():
+            for quantity, value in zip(("accuracy", "DT"), values, strict=True):
+                found |= {("fairness", reading, None, model, quantity, value) for reading in SETS[name]}
+    for name, slacks in fairness.RELAXED.items():
+        for slack, values in slacks.items():
+            for quantity, value in zip(("accuracy", "DT"), values, strict=True):
+                found.add(("relaxed-fairness", SETS[name][0], slack, "MCD", quantity, value))
+    return found
+
+
+def test_every_row_of_the_papers_six_tables_has_its_counterpart() -> None:
+    rows = json.loads((RESULTS / "results.json").read_text())
+    assert all(set(tables.KEYS) <= set(row) for row in rows)
+    by_recipe: dict[str, set[tuple]] = {"paper": set(), "tuned": set()}
+    for row in rows:
+        if row["mean"] is not None and row["sampling"] != "independent":
+            key = (row["table"], row["case"], row.get("slack"), row["model"], row["quantity"], row["paper"])
+            by_recipe[row["recipe"]].add(key)
+    wanted = published()
+    assert len(wanted) == 36 + 27 + 27 + 45 + 40 + 18
+    assert wanted <= by_recipe["paper"]
+    # Our recipe has M and MCD of the fair classifiers; MC and Zafar's are the paper's own.
+    ours = {key for key in wanted if key[0] != "fairness" or key[3] in ("M", "MCD")}
+    assert ours <= by_recipe["tuned"]
+
+
+def test_the_run_is_whole_and_in_full() -> None:
+    _, parts, facts, missing = report.read(RESULTS)
+    assert tuple(part.name for part in parts) == TABLES
+    assert not missing
+    assert facts["command"].startswith("ldf reproduce all ")
+    assert {"date", "machine", "versions"} <= facts.keys()
+    assert not any(part.quick or part.missing for part in parts)
+    for part in parts:
+        assert part.notes
+        for figure in part.figures:
+            assert (RESULTS / figure.path).read_bytes().startswith(b"\x89PNG"), figure.path
+    assert sum(path.stat().st_size for path in RESULTS.iterdir()) < 8e6
+
+
+def test_tables_have_five_seeds_or_more_but_for_one_that_says_so() -> None:
+    rows = json.loads((RESULTS / "results.json").read_text())
+    few = {(row["case"], row["recipe"], row["seeds"]) for row in rows if row["model"] == "MCD" and row["seeds"] < 5}
+    assert few == {("case300_ieee", "paper", 3)}
+    assert any("on 300 buses with three seeds" in note for note in PUBLISHED["power"].notes)
+
+
+def test_the_readme_shows_these_results() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "results.py", "--check"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_readme_with_other_figures_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    import results
+
+    text = (ROOT / "README.md").read_text()
+    assert results.readme(text, results.section(RESULTS)) == text
+    changed = text.replace("12 of 12", "11 of 12")
+    assert changed != text
+    assert results.readme(changed, results.section(RESULTS)) == text
+    with pytest.raises(ValueError, match="no marks"):
+        results.readme("# no marks", "")
