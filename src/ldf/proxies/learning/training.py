@@ -107,7 +107,7 @@ class Trained:
     memory: Rows | None = None
     """With a hot start: demands and states to start from."""
     prices: Proxy | None = None
-    """The network of prices; None where the labels had none."""
+    """The network of prices; None where the problem has none."""
     price_memory: Rows | None = None
     """With a hot start: the same demands, with prices in the place of states."""
 
@@ -148,7 +148,7 @@ class Trained:
         for name, value in tensors.items():
             group, _, rest = name.partition(".")
             parts[group][rest] = value
-        described = facts.pop("prices", None)  # runs from before there were prices have none
+        described = facts.pop("prices") if problem.priced else None
         held = parts["memory"]
         memory, price_memory = (
             Rows(held["demand"], held["demand"], held[name]) if name in held else None for name in ("state", "prices")
@@ -176,7 +176,7 @@ class Trained:
     def predict_prices(self, demand: Tensor, earlier: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Prices [B, K] for demands [B, D], in people's units; with a hot start from earlier demands and prices."""
         if self.prices is None:
-            raise ValueError(f"this run of {self.problem.name} has no prices: label and train again, in new folders")
+            raise ValueError(f"{self.problem.kind} {self.problem.name} has no prices to predict")
         return self.prices.predict(Rows.near(self.price_memory, demand, earlier))
 
     def outside(self, demand: Tensor) -> list[str | None]:
@@ -187,8 +187,7 @@ class Trained:
 
 def _restored(described: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> Proxy:
     """A network from its description and its tensors."""
-    sizes = {"curved": 0, **described["sizes"]}  # runs from before there were curved bases have none
-    proxy = Proxy(Architecture(**described["architecture"]), described["hot"], sizes)
+    proxy = Proxy(Architecture(**described["architecture"]), described["hot"], described["sizes"])
     try:
         proxy.load_state_dict(tensors)
     except RuntimeError as error:
