@@ -395,7 +395,10 @@ def test_scikit_learn_finds_nothing_wrong(estimator, check):
 
 
 def test_a_group_of_two_rows_can_be_boosted():
-    few("boosting", z=np.where(np.arange(300) < 2, "c", FEW.groups), random_state=1)
+    model = few("boosting", z=np.where(np.arange(300) < 2, "c", FEW.groups), random_state=1)
+    assert model.groups_.tolist() == ["a", "b", "c"]
+    assert np.isfinite(model.predict_proba(FEW.features)).all()
+    assert model.multipliers_.shape == (3,)
 
 
 @BOTH
@@ -407,7 +410,10 @@ def test_a_report_of_more_rows_than_labels_is_refused(kind):
 @BOTH
 @pytest.mark.parametrize("options", [{"folds": np.int64(2)}, {"slack": np.float32(0.1)}, {"slack": np.int64(1)}])
 def test_settings_may_be_numbers_of_numpy(kind, options):
-    few(kind, **options)
+    plain = {name: value.item() for name, value in options.items()}
+    ours, theirs = few(kind, **options), few(kind, **plain)
+    assert np.array_equal(ours.predict_proba(FEW.features), theirs.predict_proba(FEW.features))
+    assert np.array_equal(ours.multipliers_, theirs.multipliers_)
 
 
 @BOTH
@@ -430,7 +436,9 @@ def test_a_category_may_be_a_whole_number():
 @BOTH
 def test_groups_may_be_what_pandas_cut_makes(kind):
     z = pandas.cut(FEW.features["x2"], 2)
-    few(kind, z=z, dual=None, repair="thresholds").predict(FEW.features, z)
+    model, same = (few(kind, z=some, dual=None, repair="thresholds") for some in (z, z.astype(str)))
+    assert model.groups_.tolist() == sorted(map(str, z.cat.categories))
+    assert np.array_equal(model.predict_proba(FEW.features, z), same.predict_proba(FEW.features, z.astype(str)))
 
 
 @BOTH
