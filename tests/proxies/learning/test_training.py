@@ -3,7 +3,7 @@
 import copy
 import math
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from ldf.proxies.data import dataset
 from ldf.proxies.data.dataset import Dataset, divide
 from ldf.proxies.data.labelling import DatasetError
 from ldf.proxies.learning import training
-from ldf.proxies.learning.evaluation import Scores, errors, evaluate, price_errors
+from ldf.proxies.learning.evaluation import errors, evaluate, price_errors
 from ldf.proxies.learning.network import Rows
 from ldf.proxies.learning.training import FILE, MODELS, PRICES, RECIPES, Trained, baselines, recipe_named, train
 from ldf.proxies.source import NetworkError
@@ -463,12 +463,6 @@ def test_errors_of_prices_are_shares_of_the_l1_norm_by_part(data: dict[str, Data
     }
     scores = evaluate(data["independent"].state, data["independent"], predicted)
     assert scores.prices == price_errors(problem, predicted, true)
-
-
-def test_scores_without_prices_are_read_back(data: dict[str, Dataset]) -> None:
-    scores = evaluate(data["independent"].state, data["independent"])
-    assert scores.prices is None
-    assert Scores(**{name: value for name, value in asdict(scores).items() if name != "prices"}) == scores
 
 
 @pytest.mark.parametrize("mode", ["independent", "shared"])

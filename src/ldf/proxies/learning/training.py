@@ -32,6 +32,8 @@ CHECKPOINTS = ("checkpoint", "checkpoint-prices")
 MEMORY = 512
 """Earlier states that a network with a hot start remembers, to have one for any demand."""
 MODELS = ("M", "MC", "MCD")
+SEED = 0
+"""Of the rows that baselines choose their penalty on."""
 
 
 @dataclass(frozen=True)
@@ -329,12 +331,12 @@ def _memory(training: Dataset, seed: int) -> Rows | None:
 Baseline = Callable[[Dataset], Tensor]
 
 
-def baselines(data: Dataset, seed: int = 0) -> dict[str, Baseline]:
+def baselines(data: Dataset) -> dict[str, Baseline]:
     """What a network has to beat: a constant, ridge regression, and with a hot start the earlier state (or prices)."""
     training, _ = data.split()
-    fitted, chosen = divide(training, seed)
+    fitted, chosen = divide(training, SEED)
     centre = training.state.mean(0)
-    linear = build(Architecture(1, 1, skip=True, bounded=False), fitted, chosen, seed, linear=True)
+    linear = build(Architecture(1, 1, skip=True, bounded=False), fitted, chosen, SEED, linear=True)
     found: dict[str, Baseline] = {
         "mean": lambda rows: centre.expand_as(rows.state),
         "linear": lambda rows: linear.base(Rows.of(rows)),
