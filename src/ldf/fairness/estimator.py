@@ -248,48 +248,39 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         _refuse_missing("y", y)
         X = self._check_rows(X, reset=True)
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
-        if len(y) != len(X):
-            raise ValueError(f"X has {len(X)} rows and y has {len(y)}: inconsistent numbers of samples")
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        if len(self.classes_) > 2:
-            raise ValueError(
-                f"Only binary classification is supported. The type of the target is multiclass: y has "
-                f"{len(self.classes_)} classes"
-            )
-        if len(self.classes_) < 2:
-            raise ValueError(f"y has one class only, {str(self.classes_[0])!r}: a classifier needs two")
+        self.classes_, labels = _two_classes(y, len(X))
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weights.sum() > 0:
             raise ValueError("sample_weight is zero everywhere")
-        labels = labels.astype(np.int64)
+        self.groups_, groups = self._read_members(sensitive_features, len(labels))
+        self.rates_ = Rates(constraint, tuple(str(group) for group in self.groups_))
+        cells = self.rates_.cells(groups, labels)
+        if self._forced:
+            self._check_cells(cells)
+        return Given(X, labels, groups, cells, weights)
+
+    def _read_members(self, sensitive_features: Any, rows: int) -> tuple[NDArray[Any], Ints]:
+        """The groups in order, and the number of each row's; one group of all where none are given or needed."""
         if sensitive_features is None:
             if self._forced or self._attribute_needed:
                 raise ValueError(
                     f"{type(self).__name__}.fit needs sensitive_features, the group of each row, unless dual=None and "
                     "repair=None"
                 )
-            self.groups_ = np.array(["all"])
-            groups = np.zeros(len(labels), dtype=np.int64)
-        else:
-            names = read_groups(sensitive_features, len(labels))
-            self.groups_, groups = np.unique(names, return_inverse=True)
-            groups = groups.astype(np.int64)
-            if len(self.groups_) < 2 and self._forced:
-                raise ValueError(
-                    f"sensitive_features has one group only, {str(self.groups_[0])!r}: there is nothing to compare"
-                )
-        self.rates_ = Rates(constraint, tuple(str(group) for group in self.groups_))
-        cells = self.rates_.cells(groups, labels)
-        if len(self.groups_) > 1:
-            counts = np.bincount(cells[cells >= 0], minlength=self.rates_.count)
-            for name, count in zip(self._cell_names(), counts, strict=True):
-                if count < 2 and self._forced:
-                    raise ValueError(f"group {name} has {count} rows to train on: its rate means nothing; at least 2")
-                if count < FEW and self._forced:
-                    warnings.warn(f"the rate of group {name} rests on {count} rows only", UserWarning, stacklevel=3)
-        return Given(X, labels, groups, cells, weights)
+            return np.array(["all"]), np.zeros(rows, dtype=np.int64)
+        names, groups = np.unique(read_groups(sensitive_features, rows), return_inverse=True)
+        if len(names) < 2 and self._forced:
+            raise ValueError(f"sensitive_features has one group only, {str(names[0])!r}: there is nothing to compare")
+        return names, groups.astype(np.int64)
+
+    def _check_cells(self, cells: Ints) -> None:
+        """Refuse rates of a row or none, and warn of those of few."""
+        counts = np.bincount(cells[cells >= 0], minlength=self.rates_.count)
+        for name, count in zip(self._cell_names(), counts, strict=True):
+            if count < 2:
+                raise ValueError(f"group {name} has {count} rows to train on: its rate means nothing; at least 2")
+            if count < FEW:
+                warnings.warn(f"the rate of group {name} rests on {count} rows only", UserWarning, stacklevel=4)
 
     def _cell_names(self) -> list[str]:
         rates = self.rates_
@@ -485,6 +476,23 @@ def automatic(
     worth = float(np.linalg.norm(whole)) / max(float(np.linalg.norm(rates.gaps(positive > 0.5, cells))), 1e-6)
     step = speed * min(max(worth, 0.1), 100.0)
     return Ascent(step, normalise=False, reduce="mean", initial=rates.initial(initial, slack))
+
+
+def _two_classes(y: Any, rows: int) -> tuple[NDArray[Any], Ints]:
+    """Both classes in order, and the number of each row's."""
+    y = column_or_1d(y, warn=True)
+    check_classification_targets(y)
+    if len(y) != rows:
+        raise ValueError(f"X has {rows} rows and y has {len(y)}: inconsistent numbers of samples")
+    classes, labels = np.unique(y, return_inverse=True)
+    if len(classes) > 2:
+        raise ValueError(
+            f"Only binary classification is supported. The type of the target is multiclass: y has {len(classes)} "
+            "classes"
+        )
+    if len(classes) < 2:
+        raise ValueError(f"y has one class only, {str(classes[0])!r}: a classifier needs two")
+    return classes, labels.astype(np.int64)
 
 
 def held_out(rows: int, folds: int | None, seed: int) -> list[Tensor]:
