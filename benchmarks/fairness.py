@@ -31,7 +31,7 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 import ldf
-from ldf.core.scopes import epoch_generator, stratified
+from ldf.core.samplers import epoch_generator, stratified
 from ldf.fairness import study
 from ldf.fairness.datasets import READINGS, load
 from ldf.fairness.encoding import Codes, Encoder

@@ -332,7 +332,7 @@ def build(epochs: int) -> dict[str, Variant | None]:
         "ldf_eager": lambda: ldf_with(ldf.Ascent(DUAL_STEP)),
         "ldf_compiled": lambda: compiled(True),
         "plain_compiled": lambda: compiled(False),
-        "ldf_auto": lambda: ldf_with(ldf.Ascent(), updates=epochs),
+        "ldf_auto": lambda: ldf_with(ldf.Balanced(), updates=epochs),
         "degrees": degrees,
         "penalty": penalty,
         "cooper": cooper,

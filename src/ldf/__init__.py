@@ -2,14 +2,17 @@
 
 from .core.batch import Batch
 from .core.certificate import Certificate, certify
-from .core.constraint import Constraint, ConstraintError, equality, inequality
+from .core.constraint import Constraint, equality, inequality
 from .core.doctor import Diagnosis, doctor
 from .core.dual import Adam, Ascent, Augmented, Balanced, Dual, Fixed, NuPI
+from .core.groups import Groups
 from .core.history import History
 from .core.lagrangian import Lagrangian
-from .core.scopes import Groups, PairBatches, Pairs, StratifiedBatches
+from .core.pairs import Pairs
+from .core.samplers import PairBatches, StratifiedBatches
+from .core.scope import ConstraintError
 from .io.checkpoint import CheckpointError
-from .training.loop import Fit, fit
+from .training.fitting import Fit, fit
 from .training.replicas import fit_many
 from .viewing.report import report
 

@@ -303,7 +303,7 @@ def test_every_ascent_is_by_the_model_as_it_is_then(update_every: int | None) ->
             super().observe(predictions, batch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ldf.training.loop.Lagrangian", Watched)
+        patch.setattr("ldf.training.fitting.Lagrangian", Watched)
         rule = ldf.Ascent(0.3, normalise=False, reduce="mean")
         done = fit(people(), rule, factory=model, lr=0.1, epochs=3, update_every=update_every)
     assert len(seen) == (9 if update_every else 3)

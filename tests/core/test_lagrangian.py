@@ -14,7 +14,7 @@ from torch import nn
 import ldf
 
 QUICK = settings(deadline=None, max_examples=30)
-RULES = [ldf.Ascent(), ldf.Ascent(0.3), ldf.NuPI(0.2), ldf.Augmented(), ldf.Adam(0.05)]
+RULES = [ldf.Balanced(), ldf.Ascent(0.3), ldf.NuPI(0.2), ldf.Augmented(), ldf.Adam(0.05)]
 LITERAL = ldf.Ascent(0.1, normalise=False)
 
 
@@ -223,7 +223,7 @@ def test_normalised_ascent_by_hand():
 
 
 def test_auto_step_waits_rises_and_falls():
-    lagrangian = ldf.Lagrangian([ldf.inequality("c", centred)], ldf.Ascent(), updates=10)
+    lagrangian = ldf.Lagrangian([ldf.inequality("c", centred)], ldf.Balanced(), updates=10)
     pulls = []
     for epoch in range(10):
         value = 3.0 if epoch < 6 else 0.5
@@ -356,7 +356,7 @@ def test_augmented_adds_half_rho_nu_squared(batches, kind, rho):
 @given(batches=two_batches(), kind=st.sampled_from(["inequality", "equality"]))
 def test_auto_rounds_violations_off_at_their_mean(batches, kind):
     before, now = batches
-    lagrangian = ldf.Lagrangian([make(kind, multiplier="column", tolerance=1e-6)], ldf.Ascent(), updates=1)
+    lagrangian = ldf.Lagrangian([make(kind, multiplier="column", tolerance=1e-6)], ldf.Balanced(), updates=1)
     step(lagrangian, before)
     lagrangian.ascend()
     knee = by_hand(kind, before).mean(0).clamp_min(1e-6)
@@ -384,7 +384,7 @@ def test_augmented_plain_inequality(batches, rho):
 
 
 @pytest.mark.parametrize("multiplier", ["constraint", "column", "sample"])
-@pytest.mark.parametrize("rule", [ldf.Ascent(0.3), LITERAL, ldf.NuPI(0.2), ldf.Augmented(), ldf.Ascent()], ids=repr)
+@pytest.mark.parametrize("rule", [ldf.Ascent(0.3), LITERAL, ldf.NuPI(0.2), ldf.Augmented(), ldf.Balanced()], ids=repr)
 def test_gradient_against_finite_differences(rule, multiplier):
     constraints = [
         ldf.inequality("cube", lambda y, batch: y**3 - 0.3, multiplier=multiplier),
@@ -399,7 +399,7 @@ def test_gradient_against_finite_differences(rule, multiplier):
         lagrangian(y.square().mean(), y, batch)
         lagrangian.ascend()
     lagrangian.eval()
-    lagrangian.limit.fill_(math.inf)  # the cut of step="auto" changes the gradient, and is tested above
+    lagrangian.limit.fill_(math.inf)  # the cut of dual="auto" changes the gradient, and is tested above
     assert all(bool((value != 0).any()) for value in lagrangian.multipliers.values())
     assert torch.autograd.gradcheck(lambda y: lagrangian(y.square().mean(), y, batch), (y,), atol=1e-6)
 
@@ -558,7 +558,7 @@ def test_evaluation_gives_the_same_loss_and_accumulates_nothing(rule):
     assert lagrangian.ascend()["nu_max/c"] == 3.0
 
 
-@pytest.mark.parametrize("rule", [None, LITERAL, ldf.Ascent(0.1), ldf.Ascent()], ids=repr)
+@pytest.mark.parametrize("rule", [None, LITERAL, ldf.Ascent(0.1), ldf.Balanced()], ids=repr)
 def test_evaluation_may_come_first(rule):
     """As in Lightning's sanity check: a validation batch before any training, without gradients."""
     lagrangian = ldf.Lagrangian([ldf.inequality("c", same)], rule, updates=4).eval()
@@ -650,7 +650,7 @@ def test_state_goes_on_bit_for_bit(rule, stop):
 
 
 def test_state_may_be_loaded_over_another():
-    lagrangian, other = everything(ldf.Ascent()), everything(ldf.Ascent())
+    lagrangian, other = everything(ldf.Balanced()), everything(ldf.Balanced())
     advance(lagrangian, 0, 13)
     advance(other, 3, 8)
     other.load_state_dict(lagrangian.state_dict())
@@ -682,8 +682,36 @@ def test_a_deep_copy_goes_on_alike(rule):
     assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
-def test_auto_is_spelt_in_three_ways():
-    assert ldf.Ascent() == ldf.Ascent("auto") == ldf.Ascent(step="auto") == ldf.Balanced()
+def test_auto_is_the_rule_without_a_step():
+    constraints = [ldf.inequality("a", same), ldf.inequality("b", same)]
+    assert ldf.Lagrangian(constraints, updates=3).rules == (ldf.Balanced(), ldf.Balanced())
+    assert ldf.Lagrangian(constraints, "auto", updates=3).rules == (ldf.Balanced(), ldf.Balanced())
+    mixed = ldf.Lagrangian(constraints, {"a": LITERAL, "b": "auto"}, updates=3)
+    assert mixed.rules == (LITERAL, ldf.Balanced())
+
+
+class Doubling(ldf.Dual):
+    """A rule of someone else's, of one method: λ ← 2λ + ν."""
+
+    def update(self, state, violation, moment):
+        state["multiplier"].mul_(2).add_(violation)
+
+
+def test_a_rule_of_one_method_is_enough():
+    lagrangian = ldf.Lagrangian([ldf.inequality("c", same)], Doubling())
+    for expected in (1.5, 4.5, 10.5):
+        step(lagrangian, ((1.0, 2.0),))
+        lagrangian.ascend()
+        assert float(lagrangian.multipliers["c"]) == expected
+    assert isinstance(lagrangian.conflicts(torch.ones(2, 2), ldf.Batch(inputs=torch.ones(2, 2))), dict)
+
+
+def test_a_rule_without_its_one_method_is_refused():
+    class Nothing(ldf.Dual):
+        pass
+
+    with pytest.raises(TypeError, match="abstract"):
+        Nothing()
 
 
 # ------------------------------------------------------------------------------------------------ bad input
@@ -715,7 +743,7 @@ def test_what_a_function_must_return(sigma, message):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("rule", [LITERAL, ldf.Ascent(0.1), ldf.Augmented(), ldf.Ascent()], ids=repr)
+@pytest.mark.parametrize("rule", [LITERAL, ldf.Ascent(0.1), ldf.Augmented(), ldf.Balanced()], ids=repr)
 @pytest.mark.parametrize("multiplier", ["constraint", "sample"])
 def test_a_degree_that_is_not_finite(bad, rule, multiplier):
     shift = torch.zeros(3, 2, dtype=torch.float64)
@@ -804,7 +832,7 @@ def test_dual_mapping():
         ldf.Lagrangian(constraints, {"a": LITERAL, "speed": LITERAL})
     with pytest.raises(ValueError, match=r"unknown: \[\], missing: \['a'\]"):
         ldf.Lagrangian(constraints, {"b": LITERAL})
-    with pytest.raises(TypeError, match=r"dual must be a rule such as ldf.Ascent\(1e-2\).*got 0.1"):
+    with pytest.raises(TypeError, match=r"dual must be 'auto' or a rule such as ldf.Ascent\(1e-2\).*got 0.1"):
         ldf.Lagrangian(constraints, 0.1)
     with pytest.raises(TypeError, match=r"'b'.*0.1"):
         ldf.Lagrangian(constraints, {"a": LITERAL, "b": 0.1})
@@ -818,10 +846,8 @@ def test_steps(rule, bad):
 
 
 def test_more_about_steps():
-    with pytest.raises(ValueError, match="a number > 0, a function of k or 'auto', got 'fast'"):
-        ldf.Ascent("fast")
-    with pytest.raises(ValueError, match="step='auto' takes no further argument"):
-        ldf.Ascent("auto", normalise=False)
+    with pytest.raises(ValueError, match="a number > 0 or a function of k, got 'auto'; without a step: dual='auto'"):
+        ldf.Ascent("auto")
     with pytest.raises(ValueError, match="reduce must be 'mean' or 'sum', got 'max'"):
         ldf.Ascent(0.1, reduce="max")
     with pytest.raises(ValueError, match="strength must be a number > 0, got -1"):
@@ -881,7 +907,7 @@ def test_a_multiplier_per_sample_needs_rows_and_ids():
 
 
 def test_auto_step_needs_the_number_of_updates():
-    with pytest.raises(ValueError, match=r"constraint 'c': step='auto'.*updates=E"):
+    with pytest.raises(ValueError, match=r"constraint 'c': dual='auto'.*updates=E"):
         ldf.Lagrangian([ldf.inequality("c", same)])
 
 

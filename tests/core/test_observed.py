@@ -39,7 +39,7 @@ def test_fixed_multipliers_train_alike_whatever_they_would_ascend_by():
     assert torch.equal(a.model.weight, b.model.weight)
 
 
-@pytest.mark.parametrize("rule", [ldf.Ascent(0.1), ldf.Ascent(), ldf.Augmented()], ids=repr)
+@pytest.mark.parametrize("rule", [ldf.Ascent(0.1), ldf.Balanced(), ldf.Augmented()], ids=repr)
 def test_folds_share_multipliers_under_normalised_rules(rule):
     runs = ldf.fit_many(
         lambda: nn.Linear(3, 1).double(),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
 import ldf
-from ldf.core.scopes import every_pair
+from ldf.core.groups import every_pair
 
 QUICK = settings(deadline=None, max_examples=40)
 LITERAL = ldf.Ascent(0.1, normalise=False)
@@ -147,7 +147,7 @@ def test_plain_degree_on_groups_is_signed():
 
 
 @pytest.mark.parametrize(
-    "rule", [ldf.Fixed(1.0), LITERAL, ldf.Ascent(0.1), ldf.Augmented(), ldf.NuPI(), ldf.Ascent()], ids=repr
+    "rule", [ldf.Fixed(1.0), LITERAL, ldf.Ascent(0.1), ldf.Augmented(), ldf.NuPI(), ldf.Balanced()], ids=repr
 )
 def test_groups_that_are_absent_never_give_nan(rule):
     batches = [
@@ -168,7 +168,7 @@ def test_groups_that_are_absent_never_give_nan(rule):
             assert bool(torch.isfinite(lagrangian.multipliers["parity"]).all())
 
 
-@pytest.mark.parametrize("rule", [LITERAL, ldf.Ascent(0.1), ldf.Augmented(), ldf.Ascent()], ids=repr)
+@pytest.mark.parametrize("rule", [LITERAL, ldf.Ascent(0.1), ldf.Augmented(), ldf.Balanced()], ids=repr)
 def test_an_epoch_with_nobody_in_any_group(rule):
     lagrangian = parity(ldf.Groups("group", 2), rule)
     nobody, both = torch.tensor([-1, -1]), torch.tensor([0, 1])

@@ -119,7 +119,7 @@ RULES: dict[str, ldf.Dual] = {
     "nupi": ldf.NuPI(0.05),
     "augmented": ldf.Augmented(),
     "adam": ldf.Adam(0.02),
-    "auto": ldf.Ascent(),
+    "auto": ldf.Balanced(),
     "fixed": ldf.Fixed(2.0),
 }
 

@@ -27,7 +27,7 @@ def train(folder: Path | None, seconds: float, many: bool) -> list[ldf.Fit]:
     ]
     duals = {
         "capacity": ldf.NuPI(0.1),
-        "balance": ldf.Ascent(),
+        "balance": ldf.Balanced(),
         "bound": ldf.Augmented(),
         "monotone": ldf.Ascent(0.1),
         "parity": ldf.Adam(0.01),

@@ -111,12 +111,12 @@ def run(rule, dtype, compiled, prepares):
 
 @pytest.mark.parametrize(
     ("rule", "dtype"),
-    [(ldf.Ascent(1e-2), torch.float32), (ldf.Ascent(1e-2), torch.float64), (ldf.Ascent(), torch.float32)],
+    [(ldf.Ascent(1e-2), torch.float32), (ldf.Ascent(1e-2), torch.float64), (ldf.Balanced(), torch.float32)],
     ids=str,
 )
 def test_compiled_step_is_one_graph_and_agrees_with_eager(rule, dtype):
-    # Ascent() measures anew in every epoch, Ascent(1e-2) once.
-    prepares = {(epoch, 0) for epoch in range(EPOCHS if rule == ldf.Ascent() else 1)}
+    # Balanced() measures anew in every epoch, Ascent(1e-2) once.
+    prepares = {(epoch, 0) for epoch in range(EPOCHS if rule == ldf.Balanced() else 1)}
     expected = run(rule, dtype, compiled=False, prepares=set())
     with no_recompilation():
         found = run(rule, dtype, compiled=True, prepares=prepares)
@@ -125,13 +125,13 @@ def test_compiled_step_is_one_graph_and_agrees_with_eager(rule, dtype):
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("rule", [ldf.Ascent(1e-2), ldf.Ascent(), ldf.Ascent(1e-2, normalise=False)], ids=repr)
+@pytest.mark.parametrize("rule", [ldf.Ascent(1e-2), ldf.Balanced(), ldf.Ascent(1e-2, normalise=False)], ids=repr)
 def test_unprepared_compiled_step_says_what_to_do(rule):
     with no_recompilation(), pytest.raises(Exception, match=r"call lagrangian\.prepare\(loss, predictions, batch\)"):
         run(rule, torch.float32, compiled=True, prepares=set())
 
 
-@pytest.mark.parametrize("rule", [ldf.Ascent(1e-2), ldf.Ascent()], ids=repr)
+@pytest.mark.parametrize("rule", [ldf.Ascent(1e-2), ldf.Balanced()], ids=repr)
 def test_task_loss_compiled_on_its_own(rule):
     """What torch.compile makes can be differentiated once, and no more."""
     inputs, targets = data()
@@ -250,7 +250,7 @@ def assert_same(found, expected):
         torch.testing.assert_close(found[name], expected[name], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("rule", [ldf.Ascent(0.02, normalise=False), ldf.Ascent(1e-2), ldf.Ascent()], ids=repr)
+@pytest.mark.parametrize("rule", [ldf.Ascent(0.02, normalise=False), ldf.Ascent(1e-2), ldf.Balanced()], ids=repr)
 def test_lightning_gives_the_numbers_of_a_plain_loop(rule, tmp_path):
     weights, multipliers, history = by_hand(rule)
     module = lightning_module(rule)
@@ -263,7 +263,7 @@ def test_lightning_gives_the_numbers_of_a_plain_loop(rule, tmp_path):
         assert ours == pytest.approx(theirs, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize("rule", [ldf.Ascent(1e-2), ldf.Ascent()], ids=repr)
+@pytest.mark.parametrize("rule", [ldf.Ascent(1e-2), ldf.Balanced()], ids=repr)
 def test_lightning_checkpoint_restores_the_multipliers(rule, tmp_path):
     weights, multipliers, history = by_hand(rule)
     first = lightning_module(rule)
@@ -318,7 +318,7 @@ SCENARIOS = {
     "groups, watched": (group_constraints, ldf.Ascent(0.1, normalise=False)),
     "one module": (sample_constraints, ldf.Ascent(0.005, normalise=False)),
     "normalised": (all_constraints, ldf.Ascent(1e-2)),
-    "auto": (all_constraints, ldf.Ascent()),
+    "auto": (all_constraints, ldf.Balanced()),
     "broadcast": (sample_constraints, ldf.Ascent(0.005, normalise=False)),
 }
 

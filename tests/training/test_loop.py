@@ -35,7 +35,7 @@ def weights(done: ldf.Fit) -> Tensor:
 def test_the_automatic_rule_lowers_violations_at_no_cost_in_loss() -> None:
     inputs, targets = dispatch(1000, seed=1)
     found = {}
-    for name, dual in {"M": None, "auto": ldf.Ascent()}.items():
+    for name, dual in {"M": None, "auto": ldf.Balanced()}.items():
         done = fit(dual, data=dispatch(1000), epochs=60, schedule="cosine")
         with torch.no_grad():
             predictions = done.model(inputs)
@@ -79,7 +79,7 @@ def test_algorithm_1_by_hand() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     capacity = balance = 0.0
     for epoch in range(3):
-        order = ldf.core.scopes.shuffled(torch.arange(96), 32, ldf.core.scopes.epoch_generator(0, epoch))
+        order = ldf.core.samplers.shuffled(torch.arange(96), 32, ldf.core.samplers.epoch_generator(0, epoch))
         sums = [0.0, 0.0]
         for rows in order:
             y = model(inputs[rows])
@@ -160,7 +160,7 @@ def test_a_loader_gives_what_tensors_give() -> None:
 
         def __iter__(self):
             self.epoch += 1
-            for rows in ldf.core.scopes.shuffled(ids, 64, ldf.core.scopes.epoch_generator(0, self.epoch)):
+            for rows in ldf.core.samplers.shuffled(ids, 64, ldf.core.samplers.epoch_generator(0, self.epoch)):
                 yield inputs[rows], targets[rows], rows
 
     constraints = dispatch_constraints(multiplier="sample")

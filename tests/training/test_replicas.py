@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 import ldf
 from ldf.core.batch import Data
-from ldf.training.loop import call_on_inputs
 from ldf.training.replicas import fold_rows
-from ldf.training.task import Settings, Task
+from ldf.training.settings import Settings
+from ldf.training.task import Task
 
 mse = nn.functional.mse_loss
 
@@ -36,7 +36,7 @@ def every_scope(rows: int) -> list[ldf.Constraint]:
 def test_many_is_one_by_one_for_every_scope_rule_and_seed() -> None:
     # Doubles: Adam turns a gradient of 1e-9, float noise, into a whole step.
     inputs, targets, free = (part.double() for part in (*dispatch(160), dispatch(40, seed=9)[0]))
-    duals = [None, ldf.Ascent(), ldf.Ascent(0.1), ldf.Ascent(1e-3, normalise=False), ldf.NuPI(0.1), ldf.Augmented()]
+    duals = [None, ldf.Balanced(), ldf.Ascent(0.1), ldf.Ascent(1e-3, normalise=False), ldf.NuPI(0.1), ldf.Augmented()]
     options = {
         "loss": mse,
         "constraints": every_scope(200),
@@ -252,14 +252,8 @@ def planned(constraints: list[ldf.Constraint], subsets: list[Tensor] | None = No
         constraints=tuple(constraints),
         epochs=1,
         batch_size=8,
-        schedule=None,
-        keep="last",
-        patience=None,
-        update_every=None,
-        forward=call_on_inputs,
-        checkpoint_seconds=30.0,
     )
-    return Task(settings, Data(dispatch(24), dispatch(40, seed=9)[0]), None, None, [0, 1], None, subsets)
+    return Task(settings, Data(dispatch(24), dispatch(40, seed=9)[0]), [0, 1], None, subsets)
 
 
 def test_rows_that_only_serve_pairs_are_not_predicted_a_second_time() -> None:

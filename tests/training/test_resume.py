@@ -37,7 +37,7 @@ def test_killed_and_resumed_is_never_killed_bit_for_bit(tmp_path: Path, kind: st
         if kill_after_checkpoint(file, delay, "killed.py", str(tmp_path), kind):
             kills += 1
             facts = checkpoint.load(file)[1]
-            written.add((facts["epoch"], facts["done"]))
+            written.add((facts["place"]["epoch"], facts["place"]["done"]))
     assert kills >= 3
     assert any(done for _, done in written), "at least one kill must have struck within an epoch"
     resumed, whole = train(tmp_path, 0.0, kind == "many"), train(None, 0.0, kind == "many")

@@ -174,3 +174,13 @@ def describe(thing: Any) -> str:
     if isinstance(thing, Tensor):
         return f"{list(thing.shape)} {thing.dtype}"
     return f"{type(thing).__name__} of {len(thing)}" if isinstance(thing, tuple | list) else type(thing).__name__
+
+
+def check_count(**counts: int | None) -> None:
+    """Refuse an argument that is given and not a whole number ≥ 1.
+
+    >>> check_count(epochs=80, patience=None)
+    """
+    for name, value in counts.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise ValueError(f"{name} must be a whole number ≥ 1, got {value!r}")

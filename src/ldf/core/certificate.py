@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from ..io.text import table
-from .batch import Batch, leaves, tree_map
-from .constraint import Constraint, ConstraintError, check_names, first_bad
-from .scopes import Groups, Pairs
+from .constraint import Constraint, check_names
 
 
 @dataclass(frozen=True)
@@ -124,36 +122,17 @@ def certify(
     return Certificate(tuple(findings))
 
 
-def violations(constraint: Constraint, predictions: Any, batch: Any, k: int = 0) -> Tensor:
-    """ν of one constraint on all these rows: [rows, k]; [pairs, k] for pairs, [comparisons, 1] for groups."""
+def violations(constraint: Constraint, predictions: Any, batch: Any, k: int = 0, exact: bool = True) -> Tensor:
+    """ν of one constraint on all these rows: [rows, k]; [pairs, k] for pairs, [comparisons, 1] for groups.
+
+    Args:
+        k: the number of dual updates, for a slack that is a schedule.
+        exact: of what σ stands in for, where the constraint says so; False: of σ itself, which can be differentiated.
+    """
     scope = constraint.scope
-    if isinstance(scope, Pairs):
-        predictions, batch = _pairs(scope, predictions, batch)
-        if batch.rows == 0:
-            return torch.zeros(0, 1)
-    sigma = constraint.statistic(predictions, batch)
-    if not bool(torch.isfinite(sigma).all()):
-        raise ConstraintError(f"constraint {constraint.name!r}: its function gave {first_bad(sigma)}")
-    if isinstance(scope, Groups):
-        member = scope.membership(batch).to(sigma.dtype)
-        # 0/0 = NaN marks a group without rows here; comparisons with it are left out.
-        means = (member.t() @ sigma) / member.sum(0)[:, None]
-        sigma = scope.compare(means)[:, None]
-        sigma = sigma[~torch.isnan(sigma[:, 0])]
-    return constraint.violation(sigma, k)
-
-
-def _pairs(scope: Pairs, predictions: Any, batch: Any) -> tuple[Any, Batch]:
-    """Both partners' predictions [2, P, …] and columns, of the pairs whose partners are both among these rows."""
-    if not isinstance(batch, Batch):
-        raise TypeError(f"pairs {scope.name!r} are looked up by row: the batch must be an ldf.Batch, got {type(batch)}")
-    count = len(leaves(predictions)[0])
-    columns = batch.columns()
-    ids = columns.pop("ids", torch.arange(count)).cpu()
-    place = torch.full((max(int(scope.indices.max()), int(ids.max())) + 1,), -1)
-    place[ids] = torch.arange(count)
-    partners = place[scope.indices.cpu()].t()  # [2, P]
-    numbers = (partners >= 0).all(0).nonzero()[:, 0]
-    partners = partners[:, numbers]
-    chosen = {name: column[partners.to(column.device)] for name, column in columns.items()}
-    return tree_map(lambda leaf: leaf[partners.to(leaf.device)], predictions), Batch(ids=numbers, **chosen)
+    side = scope.gather(predictions, batch)
+    if scope.rows(side.predictions) == 0:
+        return torch.zeros(0, 1)
+    sigma = constraint.evaluate(*side, exact=exact)
+    constraint.check_finite(sigma)
+    return constraint.violation(scope.compared(sigma, side.batch), k)

@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 
 from .batch import describe
-from .scopes import Groups, Pairs, Scope, check_rows
+from .samples import SAMPLES
+from .scope import ConstraintError, Scope
 
 Schedule = Callable[[int], float]
 """A number that changes with k = 0, 1, …, the count of dual updates so far."""
-
-
-class ConstraintError(ValueError):
-    """A constraint whose value cannot be used: the message names it, what it gave and what would be right."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +29,7 @@ class Constraint:
     name: str
     sigma: Callable[[Any, Any], Tensor] = field(repr=False)
     kind: Literal["inequality", "equality"]
-    scope: Scope = None
+    scope: Scope = SAMPLES
     degree: Literal["violation", "satisfiability"] = "violation"
     multiplier: Literal["constraint", "column", "sample"] = "constraint"
     slack: float | Schedule = 0.0
@@ -47,19 +44,24 @@ class Constraint:
             raise TypeError(f"constraint {self.name!r}: σ must be a function (predictions, batch) → [batch, k]")
         _choice(self.name, "degree", self.degree, ("violation", "satisfiability"))
         _choice(self.name, "multiplier", self.multiplier, ("constraint", "column", "sample"))
-        if self.scope is not None and not isinstance(self.scope, Pairs | Groups):
+        if not isinstance(self.scope, Scope):
             raise TypeError(f"constraint {self.name!r}: scope must be Pairs, Groups or None, got {self.scope!r}")
-        if isinstance(self.scope, Groups) and self.multiplier == "sample":
+        if self.multiplier == "sample" and not self.scope.rowwise:
             raise ValueError(
                 f"constraint {self.name!r}: a constraint on groups has no multiplier per sample; "
                 "take multiplier='column' for one per comparison"
             )
-        if self.exact is not None and not (callable(self.exact) and isinstance(self.scope, Groups)):
+        if self.exact is not None and (self.scope.rowwise or not callable(self.exact)):
             raise TypeError(f"constraint {self.name!r}: exact must be a function, and goes with a constraint on groups")
         self.slack_at(0)
         for what, value in (("cap", self.cap), ("tolerance", self.tolerance)):
             if value is not None and not value > 0:
                 raise ValueError(f"constraint {self.name!r}: {what} must be > 0, got {value}")
+
+    @property
+    def observable(self) -> bool:
+        """Whether its multipliers can ascend by rows that are not trained on: those of pairs and samples cannot."""
+        return self.scope.name is None and self.multiplier != "sample"
 
     def slack_at(self, k: int) -> float:
         """ε after k dual updates, in σ's units."""
@@ -68,14 +70,22 @@ class Constraint:
             raise ValueError(f"constraint {self.name!r}: slack must be a number ≥ 0, got {slack!r} (update {k})")
         return float(slack)
 
-    def evaluate(self, predictions: Any, batch: Any) -> Tensor:
-        """σ, [rows, k]: one row per sample or pair; for groups the statistic of each row."""
-        sigma = self.sigma(predictions, batch)
-        self.check(sigma, check_rows(predictions, self.scope))
+    def evaluate(self, predictions: Any, batch: Any, columns: int | None = None, exact: bool = False) -> Tensor:
+        """σ, [rows, k]: one row per sample or pair; for groups the statistic of each row.
+
+        Args:
+            predictions: of the rows that the scope looks at.
+            batch: of the same rows.
+            columns: k, where it is known from before.
+            exact: what multipliers ascend by and certificates report: `exact` where there is one, else σ.
+        """
+        function = self.exact if exact and self.exact is not None else self.sigma
+        sigma = function(predictions, batch)
+        self._check(sigma, self.scope.rows(predictions), columns)
         return sigma
 
-    def check(self, sigma: Any, rows: int, columns: int | None = None) -> None:
-        """Refuse what is not a floating tensor [rows, k], with k as it was before."""
+    def _check(self, sigma: Any, rows: int, columns: int | None) -> None:
+        """Refuse what is not a floating tensor [rows, k]."""
         if not isinstance(sigma, Tensor) or sigma.ndim != 2 or not sigma.is_floating_point():
             raise ConstraintError(
                 f"constraint {self.name!r}: its function must return a floating tensor of shape [rows, k], "
@@ -86,7 +96,7 @@ class Constraint:
         if found[0] != rows or found[1] == 0:
             raise ConstraintError(
                 f"constraint {self.name!r}: its function must return [{rows}, k], a row per "
-                f"{'pair' if isinstance(self.scope, Pairs) else 'sample'}, got {list(found)}"
+                f"{self.scope.unit}, got {list(found)}"
             )
         if columns is not None and found[1] != columns:
             raise ConstraintError(
@@ -94,13 +104,15 @@ class Constraint:
                 "number of columns must stay the same"
             )
 
-    def statistic(self, predictions: Any, batch: Any) -> Tensor:
-        """[rows, k]: what multipliers ascend by and certificates report: `exact` where there is one, else σ."""
-        if self.exact is None:
-            return self.evaluate(predictions, batch)
-        statistic = self.exact(predictions, batch)
-        self.check(statistic, check_rows(predictions, self.scope))
-        return statistic
+    def check_finite(self, sigma: Tensor) -> None:
+        """Refuse a value that is not finite, and say where it stands."""
+        if not bool(torch.isfinite(sigma).all()):
+            flat = sigma.reshape(len(sigma), -1)
+            row, column = (~torch.isfinite(flat)).nonzero()[0].tolist()
+            raise ConstraintError(
+                f"constraint {self.name!r}: its function gave {flat[row, column].item()} in row {row}, "
+                f"column {column}; every value must be finite"
+            )
 
     def violation(self, sigma: Tensor, k: int = 0) -> Tensor:
         """ν = max(0, σ − ε) or max(0, |σ| − ε), elementwise."""
@@ -112,7 +124,7 @@ def inequality(
     name: str,
     sigma: Callable[[Any, Any], Tensor],
     *,
-    scope: Scope = None,
+    scope: Scope | None = None,
     degree: Literal["violation", "satisfiability"] = "violation",
     multiplier: Literal["constraint", "column", "sample"] = "constraint",
     slack: float | Schedule = 0.0,
@@ -140,14 +152,14 @@ def inequality(
     >>> capacity.violation(torch.tensor([[-1.0, 2.0]]))
     tensor([[0., 2.]])
     """
-    return Constraint(name, sigma, "inequality", scope, degree, multiplier, slack, cap, tolerance, exact)
+    return Constraint(name, sigma, "inequality", scope or SAMPLES, degree, multiplier, slack, cap, tolerance, exact)
 
 
 def equality(
     name: str,
     sigma: Callable[[Any, Any], Tensor],
     *,
-    scope: Scope = None,
+    scope: Scope | None = None,
     degree: Literal["violation", "satisfiability"] = "violation",
     multiplier: Literal["constraint", "column", "sample"] = "constraint",
     slack: float | Schedule = 0.0,
@@ -162,7 +174,7 @@ def equality(
     >>> equality("balance", lambda y, batch: y.sum(1, keepdim=True)).violation(torch.tensor([[-3.0]]))
     tensor([[3.]])
     """
-    return Constraint(name, sigma, "equality", scope, degree, multiplier, slack, cap, tolerance, exact)
+    return Constraint(name, sigma, "equality", scope or SAMPLES, degree, multiplier, slack, cap, tolerance, exact)
 
 
 def check_names(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
@@ -176,12 +188,6 @@ def check_names(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
             raise ValueError(f"two constraints are named {constraint.name!r}: each needs a name of its own")
         seen.add(constraint.name)
     return constraints
-
-
-def first_bad(sigma: Tensor) -> str:
-    """Where the first value that is not finite stands, in words."""
-    row, column = (~torch.isfinite(sigma)).nonzero()[0].tolist()
-    return f"{sigma[row, column].item()} in row {row}, column {column}"
 
 
 def _choice(name: str, what: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..io.text import number
-from .dual import Balanced, Dual, Fixed
+from .dual import Dual
 from .history import History
 
 # Thresholds that fitted the histories of many rules on many problems. A share is Σλν over the loss.
@@ -110,9 +110,9 @@ def _examine(
     if len(nu) < 5:
         return Advice(name, "too short", f"{len(nu)} epochs tell little.", "Train for at least 5.")
     if max(multiplier) == 0:
-        if isinstance(rule, Balanced):
+        if rule is not None and rule.warm_up:
             return Advice(name, "too short", "The warm-up is not over.", "Train for more epochs.")
-        why = "its rule is Fixed(0) or None" if rule is None or isinstance(rule, Fixed) else "σ does not move with ŷ"
+        why = "its rule is Fixed(0) or None" if rule is None or not rule.enforces else "σ does not move with ŷ"
         return Advice(name, "not enforced", f"Mean ν is {number(now)}; λ has stayed 0: {why}.", "Give it a dual rule.")
 
     begin = next(index for index, value in enumerate(multiplier) if value > 0)
@@ -165,7 +165,7 @@ def _examine(
             "model, or repair afterwards.",
         )
     if fall < FLAT:
-        longer = "Train longer, or raise Balanced(strength=…)." if isinstance(rule, Balanced) else "Train longer."
+        longer = (rule or Dual).longer
         return Advice(name, "still falling", f"{figures}; ν was {number(half)} half-way.", longer)
     if share < IDLE:
         return Advice(name, "idle", f"{figures}: too little to matter.", "Raise the dual step.")
@@ -176,8 +176,8 @@ def _examine(
             f"{figures}, and ν does not fall.",
             "Give the model more capacity or a smaller learning rate at the end; or relax the constraint with slack=.",
         )
-    remedy = "Raise Balanced(strength=…)" if isinstance(rule, Balanced) else "Raise the dual step"
-    return Advice(name, "stalled", f"{figures}, and ν does not fall.", f"{remedy}, take Augmented, or repair.")
+    stronger = (rule or Dual).stronger
+    return Advice(name, "stalled", f"{figures}, and ν does not fall.", f"{stronger}, take Augmented, or repair.")
 
 
 def _partner(

@@ -10,9 +10,9 @@ nothing changes.
 from __future__ import annotations
 
 import math
-from abc import ABC, ABCMeta, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -35,18 +35,38 @@ class Moment(NamedTuple):
 class Dual(ABC):
     """A dual rule: the multiplier's state at the start, and one update of it, in place.
 
-    Every tensor of the state has the multiplier's shape: [] for one a constraint, [k] a column, [N, k] a sample.
+    Every tensor of the state has the multiplier's shape: [] for one a constraint, [k] a column, [N, k] a sample. A rule
+    of your own needs `update` alone; what else it wants of the Lagrangian, it says by the attributes below.
     """
 
     normalise: bool = False
+    """Work on ν over its scale S, with λ a multiple of the unit u; else on ν as it is."""
     reduce: Literal["mean", "sum"] = "mean"
-    needs_horizon: ClassVar[bool] = False
+    """Ascend by the mean of ν over the rows, or by its sum."""
+    warm_up: ClassVar[float] = 0.0
+    """The share of the run during which λ stays 0; where there is one, the length of the run must be known."""
     tracks: ClassVar[bool] = False
     """Measure the unit u anew before every update, rather than once."""
     smooths: ClassVar[bool] = False
     """Round off ν near zero (Huber), with the mean violation as knee."""
+    curved: ClassVar[bool] = False
+    """Add ½ρν² to the penalty, with ρ = state["penalty"]."""
     adaptive: ClassVar[bool] = False
     """Steps whose size does not follow the violation's."""
+    stronger: ClassVar[str] = "Raise the dual step"
+    """What the doctor says where a constraint should pull harder."""
+    longer: ClassVar[str] = "Train longer."
+    """What the doctor says where ν is still falling."""
+
+    @property
+    def enforces(self) -> bool:
+        """Whether λ can be anything but 0."""
+        return True
+
+    @property
+    def cut(self) -> float | None:
+        """How hard all penalties together may pull at the predictions, as a multiple of the loss; None: no limit."""
+        return None
 
     def start(self, like: Tensor) -> State:
         """λ⁰ = 0."""
@@ -74,6 +94,11 @@ class Fixed(Dual):
         if not (isinstance(self.value, int | float) and math.isfinite(self.value) and self.value >= 0):
             raise ValueError(f"Fixed: value must be a number ≥ 0, got {self.value!r}")
 
+    @property
+    def enforces(self) -> bool:
+        """Whether the value is not 0."""
+        return self.value != 0
+
     def start(self, like: Tensor) -> State:
         """λ⁰ = value."""
         return {"multiplier": torch.full_like(like, self.value)}
@@ -82,28 +107,14 @@ class Fixed(Dual):
         """Nothing moves."""
 
 
-class _AutoStep(ABCMeta):
-    """Ascent() and Ascent("auto") make a Balanced rule: in the call, so that copying and pickling are left alone."""
-
-    def __call__(cls, *args: Any, **options: Any) -> Any:
-        step = args[0] if args else options.get("step", "auto")
-        if cls is Ascent and isinstance(step, str):
-            if step != "auto":
-                raise ValueError(f"Ascent: step must be a number > 0, a function of k or 'auto', got {step!r}")
-            if len(args) > 1 or options.keys() - {"step"}:
-                raise ValueError("Ascent: step='auto' takes no further argument; Balanced(strength=…) has the one knob")
-            return Balanced()
-        return super().__call__(*args, **options)
-
-
 @dataclass(frozen=True)
-class Ascent(Dual, metaclass=_AutoStep):
+class Ascent(Dual):
     """λ ← λ + s_k Σ_l ν(g(ŷ_l)): the paper's dual ascent, from the predictions made during the epoch.
 
     On constraints of degree="satisfiability" this is the classical signed ascent λ ← [λ + s σ]₊.
 
     Args:
-        step: s_k > 0, a number or a function of k; "auto" gives `Balanced`, which needs no tuning.
+        step: s_k > 0, a number or a function of k. The rule without a step to tune is `Balanced`, dual="auto".
         normalise: True works on ν over its scale, so that a step suits any units; False is the paper's literal mode.
         reduce: "mean" or "sum" over the samples; by default the mean if normalised, and the paper's sum if not.
         initial: λ⁰, where something better than 0 is known; a number, or one for each column; not if normalised, where
@@ -113,16 +124,18 @@ class Ascent(Dual, metaclass=_AutoStep):
     Ascent(step=0.01, normalise=True, reduce='mean', initial=0.0)
     >>> Ascent(1e-4, normalise=False)
     Ascent(step=0.0001, normalise=False, reduce='sum', initial=0.0)
-    >>> Ascent()
-    Balanced(strength=1.0)
     """
 
-    step: float | Callable[[int], float] | Literal["auto"] = "auto"
+    step: float | Callable[[int], float]
     normalise: bool = True
     reduce: Literal["mean", "sum", "default"] = "default"  # type: ignore[assignment]  # settled in __post_init__
     initial: float | tuple[float, ...] = 0.0
 
     def __post_init__(self) -> None:
+        if isinstance(self.step, str):
+            raise ValueError(
+                f"Ascent: step must be a number > 0 or a function of k, got {self.step!r}; without a step: dual='auto'"
+            )
         if self.reduce == "default":
             object.__setattr__(self, "reduce", "mean" if self.normalise else "sum")
         if self.reduce not in ("mean", "sum"):
@@ -147,8 +160,8 @@ class Ascent(Dual, metaclass=_AutoStep):
 
 
 @dataclass(frozen=True)
-class Balanced(Ascent):
-    """Gradient-balanced ascent, `Ascent(step="auto")`: no step to tune, no unit that matters.
+class Balanced(Dual):
+    """Gradient-balanced ascent, dual="auto": no step to tune, no unit that matters.
 
     λ = m·u, where the unit u is measured anew every epoch, so that m = 1 lets a constraint pull as hard as the loss
     does. m is 0 for the first 30 % of the run, then rises to `strength` within the next 30 % while ν is above its
@@ -162,23 +175,25 @@ class Balanced(Ascent):
         strength: how hard all constraints together may pull, as a multiple of the loss.
     """
 
-    step: Literal["auto"] = field(default="auto", init=False, repr=False)
-    normalise: bool = field(default=True, init=False, repr=False)
-    reduce: Literal["mean", "sum"] = field(default="mean", init=False, repr=False)
-    initial: float = field(default=0.0, init=False, repr=False)
     strength: float = 1.0
 
-    needs_horizon: ClassVar[bool] = True
+    normalise = True
     tracks: ClassVar[bool] = True
     smooths: ClassVar[bool] = True
-
     warm_up: ClassVar[float] = 0.3
     ramp: ClassVar[float] = 0.3
     decay: ClassVar[float] = 0.9
+    stronger: ClassVar[str] = "Raise Balanced(strength=…)"
+    longer: ClassVar[str] = "Train longer, or raise Balanced(strength=…)."
 
     def __post_init__(self) -> None:
         if not (isinstance(self.strength, int | float) and math.isfinite(self.strength) and self.strength > 0):
             raise ValueError(f"Balanced: strength must be a number > 0, got {self.strength!r}")
+
+    @property
+    def cut(self) -> float:
+        """`strength`."""
+        return self.strength
 
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
         """m ← min(m + strength/(0.3·K), strength) where ν > tolerance, else 0.9·m; nothing during the warm-up."""
@@ -252,6 +267,7 @@ class Augmented(Dual):
     growth: float = 1.2
     limit: float = 1.0
     normalise: bool = True
+    curved: ClassVar[bool] = True
     # λ|σ| has a kink that gradient steps jump over and back, and ρν would feed on: it is rounded off.
     smooths: ClassVar[bool] = True
 
@@ -310,3 +326,30 @@ def step_at(what: str, step: Any, k: int) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise ValueError(f"{what}: step must be a finite number > 0, got {value!r}" + (f" at k = {k}" if k else ""))
     return float(value)
+
+
+Rules = Dual | Literal["auto"] | Mapping[str, "Dual | Literal['auto']"] | None
+"""What `dual=` takes: a rule for all constraints, "auto" for `Balanced()`, a rule for each name, or None: no rule."""
+
+
+def rules_for(names: Sequence[str], dual: Rules) -> tuple[Dual, ...]:
+    """The rule of each constraint; None is λ = 0, the paper's M.
+
+    >>> rules_for(["capacity", "balance"], {"capacity": Ascent(0.1), "balance": "auto"})[1]
+    Balanced(strength=1.0)
+    """
+    if isinstance(dual, Mapping):
+        unknown, missing = sorted(set(dual) - set(names)), [name for name in names if name not in dual]
+        if unknown or missing:
+            raise ValueError(f"dual must have a rule for each of {list(names)}; unknown: {unknown}, missing: {missing}")
+        return tuple(_rule(dual[name], f"dual: the rule for {name!r}") for name in names)
+    rule = Fixed(0.0) if dual is None else _rule(dual, "dual", ", a mapping of them by name, or None")
+    return (rule,) * len(names)
+
+
+def _rule(given: Any, what: str, others: str = "") -> Dual:
+    if given == "auto":
+        return Balanced()
+    if not isinstance(given, Dual):
+        raise TypeError(f"{what} must be 'auto' or a rule such as ldf.Ascent(1e-2){others}, got {given!r}")
+    return given

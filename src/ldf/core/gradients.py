@@ -1,12 +1,26 @@
-"""What pulls at the predictions, and how hard: norms, signs and curvature of gradients by ŷ."""
+"""What pulls at the predictions, and how hard: the loss, and each constraint against it.
+
+For every constraint g = ‖∂ mean(ε∘σ)/∂ŷ‖₂, S the same in the 1-norm, and the loss's pull against it where the
+constraint would hold, ‖∂L/∂ŷ‖₂ + h·ν/g. ε are random signs: the plain mean of a two-sided bound would have no gradient.
+h = ‖H ε‖/‖ε‖ is the loss's curvature and ν/g how far ŷ must move to keep the constraint: a model that fits its labels
+exactly has no gradient left, but resists as it is drawn away from them. For a quadratic loss and one linear constraint,
+pull/g is the optimal λ itself.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .batch import free, leaves
+from .certificate import violations
+from .constraint import Constraint
+from .scope import ConstraintError
 
 
 class Cut(torch.autograd.Function):
@@ -55,3 +69,85 @@ def curvature(gradients: Sequence[Tensor | None], parts: Sequence[Tensor], gener
     except RuntimeError:  # a loss that can be differentiated only once: compiled, or CTC
         return torch.zeros(())
     return length(curved, 2) / length(directions, 2)
+
+
+@dataclass(frozen=True)
+class Pull:
+    """What the loss pulls with at the predictions ŷ."""
+
+    slope: Tensor
+    """‖∂L/∂ŷ‖₂"""
+    bend: Tensor
+    """h = ‖H ε‖/‖ε‖"""
+    rows: int
+    reach: float
+    """‖ŷ‖₂, at least √rows."""
+    signs: torch.Generator
+    """Of ε, the same for the same number of updates."""
+
+    @classmethod
+    def of(cls, loss: Tensor, predictions: Any, seed: int, needed: bool) -> Pull:
+        """At these predictions; where it is needed, a loss that does not depend on them is refused."""
+        parts = [part for part in leaves(predictions) if part.requires_grad]
+        if needed and not (loss.requires_grad and parts):
+            raise ValueError("measuring needs predictions that the loss was computed from, with gradients enabled")
+        found: Sequence[Tensor | None] = ()
+        if loss.requires_grad and parts:
+            found = torch.autograd.grad(loss, parts, create_graph=True, allow_unused=True)
+        if needed and all(gradient is None for gradient in found):
+            raise ValueError(
+                "the task loss does not depend on the predictions given: pass what the loss was computed from (logits "
+                "rather than probabilities, say), or use a rule with normalise=False"
+            )
+        signs = torch.Generator().manual_seed(seed)
+        slope = length([gradient.detach() if gradient is not None else None for gradient in found], 2)
+        bend = curvature(found, parts, signs)
+        rows = leaves(predictions)[0].shape[0]
+        reach = max(float(length([part.detach() for part in parts], 2)), math.sqrt(rows))
+        return cls(slope, bend, rows, reach, signs)
+
+    def against(self, constraint: Constraint, sigma: Tensor, rows: int, predictions: Any, k: int) -> Tensor | None:
+        """[3] the loss's pull against a constraint, g and S; None where σ does not move with the predictions.
+
+        Args:
+            sigma: at the predictions, a graph of their own.
+            rows: that the mean of σ is taken over.
+            k: the number of dual updates.
+        """
+        if not sigma.requires_grad or not sigma.numel():
+            return None
+        constraint.check_finite(sigma)
+        signed = (random_signs(sigma, self.signs) * sigma).mean()
+        # Constraints may share what they compute: the graph is kept for the next one.
+        sources = [leaf for leaf in leaves(predictions) if leaf.requires_grad]
+        gradients = torch.autograd.grad(signed, sources, allow_unused=True, retain_graph=True)
+        gradient, scale = length(gradients, 2), length(gradients, 1)
+        nu = constraint.violation(sigma.detach(), k).mean()
+        # Where σ is all but flat, ν/g has no meaning: ŷ never moves further than a hundred times its size.
+        way = (nu / gradient * math.sqrt(self.rows / rows)).nan_to_num(0.0).clamp(max=100 * self.reach)
+        found = torch.stack([self.slope + self.bend * way, gradient, scale])
+        if not bool(torch.isfinite(found).all()):
+            raise ConstraintError(
+                f"constraint {constraint.name!r}: the gradient of its function is not finite at these predictions; a "
+                "square root or division at zero is the usual cause"
+            )
+        return found
+
+
+def conflicts(constraints: Iterable[Constraint], predictions: Any, batch: Any, k: int) -> dict[tuple[str, str], float]:
+    """Cosines between ∂ mean(ν)/∂ŷ of every two constraints that these predictions violate; not those on pairs."""
+    found: dict[str, Tensor] = {}
+    with torch.enable_grad():
+        ours = free(predictions)
+        sources = [leaf for leaf in leaves(ours) if leaf.requires_grad]
+        for constraint in constraints:
+            if constraint.scope.name is not None:
+                continue
+            total = violations(constraint, ours, batch, k, exact=False).sum()
+            if total.requires_grad and float(total.detach()) > 0:
+                gradients = torch.autograd.grad(total, sources, allow_unused=True, retain_graph=True)
+                flat = torch.cat([g.flatten() for g in gradients if g is not None])
+                if float(flat.norm()) > 0:
+                    found[constraint.name] = flat / flat.norm()
+    names = [name for name in found if found[name].shape == next(iter(found.values())).shape]
+    return {(a, b): float(found[a] @ found[b]) for i, a in enumerate(names) for b in names[i + 1 :]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from .constraint import Constraint
@@ -45,6 +46,14 @@ class Multiplier(nn.Module):
         """λ, in units of loss per σ."""
         return self.multiplier * self.unit
 
+    @property
+    def curvature(self) -> Tensor:
+        """ρ of a rule that adds ½ρν², in units of loss per σ²."""
+        penalty = self.state()["penalty"] * self.unit
+        if self.rule.normalise:
+            penalty = penalty / self.scale.clamp_min(torch.finfo(penalty.dtype).tiny)
+        return penalty
+
     def state(self) -> State:
         """What the rule keeps, by name."""
         return {name: getattr(self, name) for name in self.state_names}
@@ -73,8 +82,28 @@ class Multiplier(nn.Module):
         if self.rule.normalise:
             self.unit.copy_(self.pull / self.gradient)
 
-    def ascend(self, sums: Tensor, counts: Tensor, k: int, horizon: int | None) -> None:
-        """One update from Σ_l of the degree and the number of rows, both of λ's shape, then the projection."""
+    def ascend(
+        self, sums: Tensor, counts: Tensor, k: int, horizon: int | None, nu: Tensor, largest: Tensor
+    ) -> dict[str, float]:
+        """One update from Σ_l of the degree and the number of rows, [k] or [N, k] each.
+
+        Returns:
+            This constraint's part of a history's row: Σ λν as it entered the loss, mean and largest ν, and the new λ.
+        """
+        if self.constraint.multiplier == "constraint":
+            sums = sums.mean(-1)
+        penalty = float((self.value * sums).sum() / counts.sum().clamp_min(1))
+        self._move(sums, counts, k, horizon)
+        found = {
+            "penalty": penalty, "nu_mean": float(nu.mean()), "nu_max": float(largest.max()),
+            "lambda": float(self.value.mean()),
+        }  # fmt: skip
+        if self.multiplier.ndim:
+            found["lambda_max"] = float(self.value.abs().max())
+        return {f"{part}/{self.constraint.name}": value for part, value in found.items()}
+
+    def _move(self, sums: Tensor, counts: Tensor, k: int, horizon: int | None) -> None:
+        """The rule's step, then the projection to λ ≥ 0 and to the cap."""
         violation = sums / counts.clamp_min(1) if self.rule.reduce == "mean" else sums
         divisor = 1.0
         if self.rule.normalise:

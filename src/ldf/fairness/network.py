@@ -15,7 +15,7 @@ from ..core.batch import Batch
 from ..core.constraint import Constraint
 from ..core.dual import Dual, Fixed
 from ..training.engine import chunks, evaluating
-from ..training.loop import Fit
+from ..training.fitting import Fit
 from ..training.replicas import fit_many
 from .encoding import Encoder, Encoding
 from .estimator import FairEstimator, Forecast, Given, Repair, held_out

@@ -22,7 +22,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from ..core.constraint import Constraint, equality, inequality
-from ..core.scopes import Groups, every_pair
+from ..core.groups import Groups, every_pair
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

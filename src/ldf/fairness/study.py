@@ -19,8 +19,9 @@ from torch import Tensor
 from ..core.batch import Batch
 from ..core.constraint import Constraint
 from ..core.dual import Ascent, Dual, Fixed
-from ..training.loop import Fit, adam
+from ..training.fitting import Fit
 from ..training.replicas import fit_many
+from ..training.settings import adam
 from .boosting import FairBoostingClassifier
 from .datasets import Reading
 from .encoding import Encoder

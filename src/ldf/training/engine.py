@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ..core.batch import Data, free, leaves, tree_map
 from ..core.lagrangian import Lagrangian
-from .task import LoaderTask, Parts, Settings, Task
+from .settings import Settings
+from .task import LoaderTask, Parts, Task
 
 PREDICT_ROWS = 4096
 """Rows predicted at once outside of training."""

@@ -6,7 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from ..core.constraint import Constraint
 from ..core.history import History
-from ..core.scopes import Pairs
 from ..io import checkpoint as files
 from .engine import Engine, unpack
 from .task import LoaderTask, Task
@@ -32,12 +31,26 @@ class Run:
     """Excess violation on validation data, then loss: the smaller the better."""
 
 
+@dataclass
+class Place:
+    """How far a training run has come."""
+
+    rows: list[list[dict[str, float]]]
+    """For each run, what the updates of this epoch gave so far."""
+    epoch: int = 0
+    """Epochs that are over."""
+    done: int = 0
+    """Steps of this epoch."""
+    stopped: bool = False
+    """Whether patience has run out."""
+
+
 class Saved:
-    """The checkpoint of a training run."""
+    """The checkpoint of a training run, or nothing where there is no folder for one."""
 
     def __init__(
         self,
-        path: Path,
+        path: Path | None,
         engine: Engine,
         task: Task | LoaderTask,
         optimizer: torch.optim.Optimizer,
@@ -70,21 +83,25 @@ class Saved:
 
     def due(self) -> bool:
         """Whether it is time to write again."""
-        return time.monotonic() - self.written >= self.seconds
+        return self.path is not None and time.monotonic() - self.written >= self.seconds
 
     def begin_epoch(self) -> None:
         """Remember the random numbers that a loader will shuffle by."""
+        if self.path is None:
+            return
         self.epoch_random = {"epoch.torch": torch.get_rng_state()}
         if self.loader_generator is not None:
             self.epoch_random["epoch.loader"] = self.loader_generator.get_state()
 
-    def write(self, epoch: int, done: int, rows: list[list[dict[str, float]]], stopped: bool) -> None:
-        """Everything that the rest of the run depends on, `done` steps into this epoch."""
+    def write(self, place: Place) -> None:
+        """Everything that the rest of the run depends on."""
+        if self.path is None:
+            return
         tensors = {f"engine.{name}": value for name, value in self.engine.state().items()}
         optimizer, optimizer_facts = files.pack_optimizer(self.optimizer)
         random, python = files.random_state()
         tensors |= optimizer | random
-        if done:
+        if place.done:
             tensors |= self.epoch_random
         elif self.loader_generator is not None:
             tensors["epoch.loader"] = self.loader_generator.get_state()
@@ -92,10 +109,7 @@ class Saved:
             tensors |= {f"best.{index}.{name}": value for name, value in (run.best or {}).items()}
         facts = {
             "problem": self.problem,
-            "epoch": epoch,
-            "done": done,
-            "rows": rows,
-            "stopped": stopped,
+            "place": asdict(place),
             "optimizer": optimizer_facts,
             "scheduler": _plain(self.scheduler.state_dict()) if self.scheduler is not None else None,
             "python": python,
@@ -107,10 +121,10 @@ class Saved:
         files.save(self.path, tensors, facts)
         self.written = time.monotonic()
 
-    def resume(self) -> tuple[int, int, list[list[dict[str, float]]], bool]:
-        """Take up an earlier run of the same problem, if there is one: epoch, steps done in it, its rows, stopped."""
-        if not self.path.exists():
-            return 0, 0, [[] for _ in self.runs], False
+    def resume(self) -> Place:
+        """Take up an earlier run of the same problem, if there is one: how far it had come."""
+        if self.path is None or not self.path.exists():
+            return Place([[] for _ in self.runs])
         tensors, facts = files.load(self.path)
         theirs = facts["problem"]
         ours = _plain(self.problem)
@@ -138,7 +152,7 @@ class Saved:
             self.restore_random()
         if self.loader_generator is not None and "epoch.loader" in tensors:
             self.loader_generator.set_state(tensors["epoch.loader"])
-        return facts["epoch"], facts["done"], facts["rows"], facts["stopped"]
+        return Place(**facts["place"])
 
     def restore_random(self) -> None:
         """Go on with the random numbers where the checkpoint was written."""
@@ -148,8 +162,7 @@ class Saved:
 
 
 def _describe(constraint: Constraint) -> list[Any]:
-    scope = constraint.scope
-    detail = f"{scope.name}: {scope.count}" if isinstance(scope, Pairs) else getattr(scope, "count", None)
+    detail = constraint.scope.describe()
     slack = "schedule" if callable(constraint.slack) else constraint.slack
     exact = "exact" if constraint.exact is not None else None
     return [

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from ..core.constraint import Constraint, inequality
 from ..core.dual import Ascent, Dual, Fixed
-from ..core.scopes import Pairs
-from ..training.loop import Fit
+from ..core.pairs import Pairs
+from ..training.fitting import Fit
 from ..training.replicas import fit_many
-from ..training.task import MakeSchedule
+from ..training.settings import MakeSchedule
 from .dominance import Dominance, Ints
 from .networks import Perceptron, Profiles
 from .precision import Floats

@@ -7,16 +7,17 @@ import tempfile
 from collections.abc import Callable, Mapping
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+from torch import nn
+
+from ..core.doctor import Diagnosis
 from ..core.history import History
+from ..core.lagrangian import Lagrangian
 from ..io.text import number, write_whole
 from . import page
 from .figures import losses_figure, multipliers_figure, traces_figure
 from .page import Cell
-
-if TYPE_CHECKING:
-    from ..training.loop import Fit
 
 HELD = frozenset({"satisfied", "never active"})
 """Verdicts of a constraint that holds."""
@@ -24,7 +25,22 @@ ROWS = 25
 """Epochs in the table of the history, at most."""
 
 
-def report(fits: Fit | Mapping[str, Fit], path: str | Path, title: str = "A model under constraints") -> Path:
+class Fitted(Protocol):
+    """What a page is about: an `ldf.Fit`."""
+
+    model: nn.Module
+    lagrangian: Lagrangian
+    history: History
+    best_epoch: int
+    stopped_early: bool
+    conflicts: dict[tuple[str, str], float]
+    label: dict[str, Any]
+
+    def doctor(self) -> Diagnosis:
+        """Which constraint does not hold, and what to change."""
+
+
+def report(fits: Fitted | Mapping[str, Fitted], path: str | Path, title: str = "A model under constraints") -> Path:
     """Write one HTML page, pictures included, about a fit, or about several by name, side by side.
 
     It has the doctor's findings, a table of the epochs, and pictures of loss, violations ν and multipliers over the
@@ -53,7 +69,7 @@ def report(fits: Fit | Mapping[str, Fit], path: str | Path, title: str = "A mode
     return path
 
 
-def _facts(fits: Mapping[str, Fit]) -> dict[str, str]:
+def _facts(fits: Mapping[str, Fitted]) -> dict[str, str]:
     facts = {}
     for name, fit in fits.items():
         prefix = f"{name}: " if len(fits) > 1 else ""
@@ -67,7 +83,7 @@ def _facts(fits: Mapping[str, Fit]) -> dict[str, str]:
     return facts | page.machine()
 
 
-def _findings(name: str, fit: Fit) -> str:
+def _findings(name: str, fit: Fitted) -> str:
     """The doctor's table."""
     diagnosis = fit.doctor()
     last = fit.history.rows[-1]

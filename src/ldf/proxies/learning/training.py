@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from ...core.constraint import Constraint
-from ...core.dual import Ascent, Dual, Fixed
+from ...core.dual import Ascent, Balanced, Dual, Fixed
 from ...core.history import History
 from ...io.checkpoint import CheckpointError, load, save
 from ...io.text import write_whole
-from ...training.loop import Fit, fit
+from ...training.fitting import Fit, fit
 from ..data.dataset import Dataset, divide
 from ..problem import Problem
 from .evaluation import outside, reach
@@ -78,7 +78,7 @@ RECIPES = {
         Architecture(layers=3, width=256, skip=True, bounded=True),
         epochs=80,
         schedule="cosine",
-        ascent=Ascent(),
+        ascent=Balanced(),
         keep="best",
     ),
 }

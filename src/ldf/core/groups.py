@@ -1,0 +1,292 @@
+"""Constraints on groups of samples, the paper's h on subsets S: means over each group, and how they compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .batch import describe
+from .blocks import Block
+from .scope import ConstraintError, Scope, Side
+
+if TYPE_CHECKING:
+    from .constraint import Constraint
+    from .multiplier import Multiplier
+
+WINDOW = 1024.0
+"""Rows a group's running mean looks back over; a quarter of the group where that is less."""
+
+
+def every_pair(means: Tensor) -> Tensor:
+    """σ = mean of group b − mean of group a for every pair a < b: zero when all groups agree. [G, k] → [pairs·k].
+
+    >>> every_pair(torch.tensor([[0.2], [0.5], [0.9]]))
+    tensor([0.3000, 0.7000, 0.4000])
+    """
+    first, second = torch.triu_indices(means.shape[0], means.shape[0], offset=1, device=means.device)
+    return (means[second] - means[first]).flatten()
+
+
+class Groups(Scope):
+    """Subsets S₁ … S_G of the rows, for constraints on means over each of them, such as equal positive rates.
+
+    The function of a constraint on groups returns a statistic [batch, k] of each row (say, the probability of a
+    positive decision); `compare` turns its exact means over each group, [G, k], into the constraint's σ, [q].
+
+    Args:
+        labels: the group of each row of the data set, [N] int64 with −1 for "in none"; or membership [N, G] bool, so
+            that subsets may overlap; or the name of a batch's column, or a function of the batch, giving either.
+        count: G; needed where `labels` is a name or a function.
+        compare: means [G, k] → σ [q]; by default every pair's difference.
+        names: what the groups are called in messages.
+
+    >>> Groups(torch.tensor([0, 1, 1, -1])).count
+    2
+    """
+
+    rowwise = False
+
+    def __init__(
+        self,
+        labels: Tensor | str | Callable[[Any], Tensor],
+        count: int | None = None,
+        *,
+        compare: Callable[[Tensor], Tensor] = every_pair,
+        names: list[str] | None = None,
+    ) -> None:
+        if isinstance(labels, Tensor):
+            if labels.dtype == torch.bool and labels.ndim == 2:
+                found = labels.shape[1]
+            elif labels.dtype == torch.int64 and labels.ndim == 1 and len(labels):
+                found = int(labels.max()) + 1
+            else:
+                raise TypeError(f"Groups: labels must be [N] int64 or [N, G] bool, got {describe(labels)}")
+            count = found if count is None else count
+            if labels.ndim == 2 and count != found:
+                raise ValueError(f"Groups: membership in {found} groups, but count = {count}")
+            if count < found:
+                raise ValueError(f"Groups: label {found - 1} needs count ≥ {found}, got {count}")
+        elif count is None:
+            raise ValueError(f"Groups: with labels={labels!r} the number of groups must be given, as count=")
+        if count < 1:
+            raise ValueError(f"Groups: count must be ≥ 1, got {count}")
+        if names is not None and len(names) != count:
+            raise ValueError(f"Groups: {count} groups but {len(names)} names")
+        self.labels, self.count, self.compare = labels, count, compare
+        self.names = names or [str(group) for group in range(count)]
+
+    def membership(self, batch: Any) -> Tensor:
+        """Which row of the batch is in which group: [batch, G] bool."""
+        labels: Tensor
+        if isinstance(self.labels, Tensor):
+            ids = getattr(batch, "ids", None)
+            if ids is None:
+                raise ValueError("Groups with a tensor of labels look a row up by its number: the batch needs `ids`")
+            labels = self.labels.to(ids.device)[ids]
+        elif isinstance(self.labels, str):
+            labels = getattr(batch, self.labels)
+        else:
+            labels = self.labels(batch)
+        return self._member(labels)
+
+    def _member(self, labels: Tensor) -> Tensor:
+        if labels.dtype == torch.bool and labels.ndim == 2:
+            return labels
+        return labels[:, None] == torch.arange(self.count, device=labels.device)
+
+    def columns(self, constraint: str, sigma: Tensor) -> int:
+        """q, the number of comparisons."""
+        compared = self.compare(sigma.new_zeros(self.count, sigma.shape[1]))
+        if compared.ndim != 1 or not len(compared):
+            raise ConstraintError(
+                f"constraint {constraint!r}: compare must give a vector [q] from the groups' means "
+                f"[{self.count}, {sigma.shape[1]}], got {list(compared.shape)}"
+            )
+        return len(compared)
+
+    def compared(self, sigma: Tensor, batch: Any) -> Tensor:
+        """[comparisons, 1] from the exact means over these rows; those with a group that has none are left out."""
+        member = self.membership(batch).to(sigma.dtype)
+        means = (member.t() @ sigma) / member.sum(0)[:, None]  # 0/0 = NaN marks a group without rows here
+        found = self.compare(means)[:, None]
+        return found[~torch.isnan(found[:, 0])]
+
+    def stack(self, name: str, multiplier: str) -> Hashable:
+        """Each constraint for itself."""
+        return "groups", name
+
+    def block(self, multipliers: Sequence[Multiplier], statistics: int, rows: int | None, like: Tensor) -> Block:
+        """Sums over every group."""
+        (multiplier,) = multipliers
+        return GroupBlock(self, multiplier, statistics, like)
+
+    def check_data(self, constraint: str, rows: int, trained: Sequence[Tensor], elsewhere: bool) -> None:
+        """A tensor of labels must have one for each row, and every group a row to train on."""
+        if not isinstance(self.labels, Tensor):
+            return
+        if len(self.labels) != rows:
+            raise ValueError(
+                f"constraint {constraint!r}: {len(self.labels)} group labels for {rows} rows (unlabelled rows "
+                "included; −1 puts a row in no group)"
+            )
+        if elsewhere:
+            raise ValueError(
+                f"constraint {constraint!r}: with validation data of their own, groups must be a column: put the "
+                "labels into the data and say Groups('column', count)"
+            )
+        for own in trained:
+            labels = self.labels.cpu()[own]
+            counts = self._member(labels).sum(0)
+            if int(counts.min()) == 0:
+                group = self.names[int(counts.argmin())]
+                raise ValueError(f"constraint {constraint!r}: group {group!r} has no row to train on")
+
+    def describe(self) -> int:
+        """The number of groups."""
+        return self.count
+
+
+class GroupBlock(Block):
+    """One constraint on groups: σ = compare(means over each group).
+
+    Over the epoch, sums and counts of every group are exact, and the multiplier ascends by them. Within a step the
+    means are running ones, and this batch's rows give their gradient: E[Σ_{l∈g} s_l]/(B·P(g)) is the mean's. A group
+    that is absent from a batch keeps its running mean and gives no gradient. Rows that are only observed count in the
+    sums by which the multiplier ascends, and in nothing that a step uses.
+    """
+
+    group_sums: Tensor
+    group_counts: Tensor
+    trained_counts: Tensor
+    running_sums: Tensor
+    running_counts: Tensor
+    window: Tensor
+    rows_seen: Tensor
+    shares: Tensor
+
+    def __init__(self, groups: Groups, multiplier: Multiplier, statistics: int, like: Tensor) -> None:
+        super().__init__([multiplier], None, like)
+        self.groups, count = groups, groups.count
+        self.widths = [statistics]
+        self.register_buffer("group_sums", like.new_zeros(count, statistics))
+        self.register_buffer("group_counts", like.new_zeros(count))
+        self.register_buffer("trained_counts", like.new_zeros(count))
+        self.register_buffer("running_sums", like.new_zeros(count, statistics))
+        self.register_buffer("running_counts", like.new_zeros(count))
+        self.register_buffer("window", like.new_full((count,), WINDOW))
+        self.register_buffer("rows_seen", like.new_zeros(1))
+        self.register_buffer("shares", like.new_zeros(count))  # of the last epoch's rows, over all processes
+
+    def means(self, statistic: Tensor, member: Tensor, remember: bool, exact: Tensor | None = None) -> Tensor:
+        """[G, k]: running means by value, this batch's by gradient; an epoch's sums are of `exact`, if given."""
+        batch_sums = member.t() @ statistic
+        with torch.no_grad():
+            batch_counts = member.sum(0)
+            keep = torch.exp(-batch_counts / self.window)
+            sums = keep[:, None] * self.running_sums + batch_sums
+            counts = keep * self.running_counts + batch_counts
+            # A group nobody has seen yet is taken to be like the rest: it neither pulls nor is pulled.
+            overall = sums.sum(0) / counts.sum().clamp_min(1)
+            value = torch.where(counts[:, None] > 0, sums / counts.clamp_min(1e-12)[:, None], overall)
+            # The rows of each group to expect in a batch, by the last epoch's shares; in the first, by those so far.
+            rows = len(statistic)
+            so_far = (self.trained_counts + batch_counts) / (self.rows_seen + rows)
+            expected = torch.where(self.shares > 0, self.shares, so_far) * rows
+            if remember:
+                self.running_sums.copy_(sums)
+                self.running_counts.copy_(counts)
+                self.group_sums.add_(batch_sums if exact is None else member.t() @ exact)
+                self.group_counts.add_(batch_counts)
+                self.trained_counts.add_(batch_counts)
+                self.rows_seen.add_(rows)
+        pull = batch_sums / expected.clamp_min(1e-12)[:, None]
+        return value + (pull - pull.detach())
+
+    def exact(self, side: Side) -> Tensor | None:
+        """[rows, k] to ascend by in the place of σ, if the constraint has such."""
+        (constraint,) = self.constraints
+        if constraint.exact is None:
+            return None
+        return constraint.evaluate(*side, columns=self.widths[0], exact=True).detach().to(self.sums.dtype)
+
+    def member(self, side: Side) -> Tensor:
+        """[rows, G] 1 where a row is in a group."""
+        return self.groups.membership(side.batch).to(self.sums.dtype)
+
+    def forward(self, total: Tensor, side: Side, remember: bool) -> Tensor:
+        """Adds Σ μ ν(h(means))."""
+        means = self.means(self.evaluate(side), self.member(side), remember, self.exact(side))
+        sigma = self.groups.compare(means)[None]
+        degree = self.degree(self.relaxed(sigma), self.offset if self.curved else None)
+        return total + self.price(degree, degree[0], self.weight, self.curvature)
+
+    def totals(self) -> tuple[list[Tensor], list[Tensor]]:
+        """What processes add up: sums and counts of every group."""
+        return [self.group_sums, self.group_counts, self.trained_counts, self.rows_seen], []
+
+    def observe(self, side: Side) -> None:
+        """The sums of these rows alone."""
+        exact, member = self.exact(side), self.member(side)
+        self.group_sums.copy_(member.t() @ (self.evaluate(side) if exact is None else exact))
+        self.group_counts.copy_(member.sum(0))
+
+    def probe(self, constraint: Constraint, side: Side) -> tuple[Tensor, int]:
+        """The comparisons [q] of these rows' means, and how many rows they are."""
+        statistic = constraint.evaluate(*side).to(self.sums.dtype)
+        means = self.means(statistic, self.member(side), remember=False)
+        return self.groups.compare(means), len(statistic)
+
+    def check(self) -> None:
+        """Refuse to ascend by sums that are not finite."""
+        if not bool(torch.isfinite(self.group_sums).all()):
+            raise ConstraintError(
+                f"constraint {self.constraints[0].name!r}: its function gave a value that is not finite since the last "
+                "ascend()"
+            )
+
+    def observed(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The sums that the multiplier ascends by."""
+        return [self.group_sums, self.group_counts], []
+
+    def share(self) -> None:
+        """After the sums of all processes were added up: running means from them, the same for all."""
+        if self.constraints[0].exact is not None or not torch.equal(self.group_counts, self.trained_counts):
+            return  # the epoch's sums are of something else than the running ones
+        seen = self.group_counts > 0
+        counts = (self.group_counts / 4).clamp(1.0, WINDOW)
+        means = self.group_sums / self.group_counts.clamp_min(1)[:, None]
+        self.running_sums.copy_(torch.where(seen[:, None], means * counts[:, None], self.running_sums))
+        self.running_counts.copy_(torch.where(seen, counts, self.running_counts))
+
+    def settle(self) -> None:
+        """The epoch's exact ν from the epoch's exact means."""
+        counts = self.group_counts[:, None]
+        running = self.running_sums / self.running_counts.clamp_min(1e-12)[:, None]
+        means = torch.where(counts > 0, self.group_sums / counts.clamp_min(1), running)
+        unseen = counts[:, 0] == 0
+        if self.constraints[0].exact is None:
+            unseen &= self.running_counts == 0
+        seen = (~unseen).to(means)[:, None]
+        means = torch.where(unseen[:, None], (means * seen).sum(0) / seen.sum().clamp_min(1), means)
+        self.shares.copy_(self.trained_counts / self.rows_seen)
+        sigma = self.relaxed(self.groups.compare(means)[None])
+        self.sums.copy_(self.degree(sigma, self.offset if self.curved else None)[0])
+        violation = torch.maximum(sigma, sigma * self.own_floor)[0]
+        self.violations.copy_(violation)
+        self.maxima.copy_(violation)
+        self.count.fill_(1.0)
+        self.window.copy_((self.trained_counts / 4).clamp(1.0, WINDOW))
+
+    def outcome(self) -> list[tuple[Tensor, Tensor]]:
+        """Σ of the degree [q], over one set of groups."""
+        return [(self.sums, self.count[0])]
+
+    def reset(self) -> None:
+        """A new epoch begins; the running means go on."""
+        for tensor in (self.group_sums, self.group_counts, self.trained_counts, self.rows_seen):
+            tensor.zero_()
+        for tensor in (self.sums, self.violations, self.maxima, self.count):
+            tensor.zero_()

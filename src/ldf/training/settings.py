@@ -1,0 +1,104 @@
+"""What `fit` and `fit_many` are asked for: one object with all that both understand, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..core.batch import Batch, check_count
+from ..core.constraint import Constraint
+
+Loss = Callable[[Any, Tensor], Tensor]
+Forward = Callable[[nn.Module, Batch], Any]
+Metric = Callable[[Any, Batch], float | Tensor]
+MakeOptimizer = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
+MakeSchedule = Callable[[torch.optim.Optimizer, int], torch.optim.lr_scheduler.LRScheduler]
+Labelled = tuple[Tensor, Tensor] | Mapping[str, Tensor]
+Unlabelled = Tensor | Mapping[str, Tensor]
+
+
+def call_on_inputs(model: nn.Module, batch: Batch) -> Any:
+    """The default way to predict."""
+    return model(batch.inputs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The arguments that `fit` and `fit_many` share, under the names that they have there."""
+
+    loss: Loss
+    constraints: tuple[Constraint, ...] = ()
+    epochs: int = 80
+    batch_size: int = 64
+    lr: float = 1e-3
+    optimizer: MakeOptimizer | None = None
+    schedule: Literal["cosine"] | MakeSchedule | None = None
+    validation: float | Labelled | None = None
+    keep: Literal["best", "last"] = "best"
+    patience: int | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    unlabelled: Unlabelled | None = None
+    stratify: Tensor | None = None
+    update_every: int | None = None
+    ascend_on: Literal["training", "held-out"] = "training"
+    forward: Forward = call_on_inputs
+    checkpoint: str | Path | None = None
+    checkpoint_seconds: float = 30.0
+    progress: bool | None = None
+
+    def __post_init__(self) -> None:
+        check_count(
+            epochs=self.epochs, batch_size=self.batch_size, patience=self.patience, update_every=self.update_every
+        )
+        if self.ascend_on not in ("training", "held-out"):
+            raise ValueError(f"ascend_on must be 'training' or 'held-out', got {self.ascend_on!r}")
+        if self.keep not in ("best", "last"):
+            raise ValueError(f"keep must be 'best' or 'last', got {self.keep!r}")
+        if self.schedule is not None and self.schedule != "cosine" and not callable(self.schedule):
+            raise ValueError(f"schedule must be 'cosine', a function or None, got {self.schedule!r}")
+        if not callable(self.loss):
+            raise TypeError(f"loss must be a function (predictions, targets) → scalar, got {self.loss!r}")
+
+    def optimizer_of(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        """The optimiser of these weights."""
+        return (self.optimizer or adam(self.lr))(parameters)
+
+    def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler | None:
+        """The learning-rate schedule over so many steps."""
+        if self.schedule == "cosine":
+            return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        return self.schedule(optimizer, steps) if self.schedule else None
+
+    def check_held_out(self, validates: bool) -> None:
+        """Refuse what needs rows held out where there are none, or multipliers that cannot follow them."""
+        if self.patience and not validates:
+            raise ValueError("patience needs validation data: say validation=0.2, or give labelled data of their own")
+        if self.metrics and not validates:
+            raise ValueError("metrics are of rows held out: say validation=0.2, or give labelled data of their own")
+        if self.ascend_on == "held-out":
+            if not validates:
+                raise ValueError(
+                    "ascend_on='held-out' needs rows held out: say validation=0.2, or folds=5 with fit_many"
+                )
+            for constraint in self.constraints:
+                if not constraint.observable:
+                    raise ValueError(
+                        f"constraint {constraint.name!r}: its multipliers belong to rows that are trained on: it "
+                        "cannot go with ascend_on='held-out'"
+                    )
+
+
+def adam(lr: float) -> MakeOptimizer:
+    """Adam, in its fused form where the weights' device has it: the same steps in one pass over the weights."""
+
+    def make(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        parameters = list(parameters)
+        fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in parameters)
+        return torch.optim.Adam(parameters, lr=lr, fused=fused)
+
+    return make
