@@ -264,9 +264,9 @@ def peers(split: study.Split, step: float, epochs: int | None) -> dict[str, Any]
         base = split.fit(study._shortened(kind, epochs)(dual=None, repair="plug-in", random_state=split.fold))
         found["times"][f"{before}M"] = time.monotonic() - begun
         found["bases"][kind] = split.score(base.with_repair(None))
-        given, new = base.given_, base._forecast(of.features.iloc[test], None, chances=True)
+        given, new = base.rows_, base._forecast(of.features.iloc[test], None, chances=True)
         both = (
-            Rows(base.forecast_.positive, base.forecast_.of_groups, given.labels, base.groups_[given.groups]),
+            Rows(given.forecast.positive, given.forecast.of_groups, given.labels, base.groups_[given.groups]),
             Rows(new.positive, new.of_groups, of.labels[test], of.groups[test].astype(str)),
         )
         add(f"{before}ThresholdOptimizer (z)", threshold_optimizer, *both)

@@ -64,7 +64,7 @@ def main() -> None:
     relaxed = []
     for slack in SLACKS:
         model = FairBoostingClassifier(slack=slack, **TREES).fit(people, labels, sensitive_features=group)
-        report = model.report_(others.features, others.labels, others.groups, curve=slack == SLACKS[0])
+        report = model.report(others.features, others.labels, others.groups, curve=slack == SLACKS[0])
         if slack == SLACKS[0]:
             print(report, "\n")
         relaxed.append(

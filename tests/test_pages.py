@@ -110,6 +110,18 @@ def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
     KERNELS.update(known)
 
 
+def test_every_test_that_a_page_names_is_there() -> None:
+    named = [
+        (page.name, file, test) for page in PAGES for file, test in re.findall(r"`(\S+\.py)::(\w+)`", page.read_text())
+    ]
+    assert "paper.md" in {page for page, _, _ in named}
+    defined = {
+        path.relative_to(ROOT / "tests").as_posix(): set(re.findall(r"^def (test_\w+)", path.read_text(), re.M))
+        for path in (ROOT / "tests").rglob("test_*.py")
+    }
+    assert [(page, file, test) for page, file, test in named if test not in defined.get(file, ())] == []
+
+
 def test_every_module_is_in_the_reference() -> None:
     source = ROOT / "src"
     modules = {".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.py")}
@@ -154,6 +166,7 @@ def test_a_right_page_passes(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         '```python\nx = 1\n```\n```python\nprint(x, "and more")\n```\n```text\n1 and ...\n```\n'
-        '```csv title="a.csv"\np,q\n```\n```console\n$ cat \\\n  a.csv\np,q\n$ echo done\n```\n'
+        '```csv title="a.csv"\np,q\n```\n```console\n$ cat \\\n  a.csv\np,q\n$ echo done > ran\n```\n'
     )
     run(page, tmp_path)
+    assert (tmp_path / "ran").read_text() == "done\n", "to its last line"

@@ -8,16 +8,17 @@ from torch import Tensor
 COSTS = (1.0, 1.5, 2.0, 3.0)
 
 
-def dispatch(rows: int = 2000, *, seed: int = 0, noise: float = 0.05) -> tuple[Tensor, Tensor]:
+def dispatch(rows: int = 2000, *, seed: int = 0) -> tuple[Tensor, Tensor]:
     """A load to share between four units at the least cost ½ Σ cᵢ yᵢ², as labelled data.
 
     Args:
         rows: how many cases.
-        noise: standard deviation of what is added to the optimal shares, as if they had been measured.
+        seed: of capacities, loads and noise.
 
     Returns:
         inputs [rows, 5]: what each unit can carry and, as a negative number, the capacity that is to stay unused, so
-        that the load is the sum of a row; targets [rows, 4]: the share of each unit.
+        that the load is the sum of a row; targets [rows, 4]: the share of each unit, with noise of standard deviation
+        0.05 as if it had been measured.
     """
     generator = torch.Generator().manual_seed(seed)
     capacity = 0.5 + torch.rand(rows, 4, generator=generator)
@@ -31,4 +32,4 @@ def dispatch(rows: int = 2000, *, seed: int = 0, noise: float = 0.05) -> tuple[T
         short = (price / costs).minimum(capacity).sum(1, keepdim=True) < load
         low, high = torch.where(short, price, low), torch.where(short, high, price)
     optimum = (price / costs).minimum(capacity)
-    return inputs, optimum + noise * torch.randn(optimum.shape, generator=generator)
+    return inputs, optimum + 0.05 * torch.randn(optimum.shape, generator=generator)

@@ -349,7 +349,10 @@ def test_a_plot_is_a_whole_picture(tmp_path, figures):
 
 def test_rates_of_zero_and_one_can_be_plotted(tmp_path):
     rates, groups = rates_of("demographic parity", 2), np.repeat([0, 1], [10, 13])
-    report(rates, groups == 1, groups, groups, 0.95, "", (), 0.0).plot(tmp_path / "report.png")
+    found = report(rates, groups == 1, groups, groups, 0.95, "", (), 0.0)
+    assert [group.rates["all"] for group in found.groups] == [0.0, 1.0]
+    found.plot(tmp_path / "report.png")
+    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_metric_frame_is_fairlearns():

@@ -25,7 +25,7 @@ def one_thread():
 
 def fresh(model):
     """Its report on new rows."""
-    return model.report_(FRESH.features, FRESH.labels, FRESH.groups, curve=False)
+    return model.report(FRESH.features, FRESH.labels, FRESH.groups, curve=False)
 
 
 def worst(model) -> float:
@@ -50,7 +50,7 @@ def test_the_gap_closes_on_new_rows(kind):
     found = fresh(model)
     assert abs(found.gap.gap) < NOISE
     assert 0.72 < found.accuracy < fresh(fitted(kind, dual=None)).accuracy
-    assert model.report_(curve=False).holds
+    assert model.report(curve=False).holds
     assert model.multipliers_ == pytest.approx([-0.75], abs=0.25)
 
 
@@ -61,7 +61,7 @@ def test_a_slack_is_kept_and_used(kind):
     assert fresh(model).accuracy > fresh(fitted(kind)).accuracy
     assert model.multipliers_.shape == (1,)
     assert fitted(kind).multipliers_[0] < model.multipliers_[0] < 0
-    assert model.report_(curve=False).slack == 0.15
+    assert model.report(curve=False).slack == 0.15
 
 
 @BOTH
@@ -86,8 +86,8 @@ def test_three_groups_come_together(kind):
     free, held = make(kind, dual=None).fit(X, y), make(kind).fit(X, y, z)
     assert held.groups_.tolist() == ["u", "v", "w"]
     assert held.multipliers_.shape == (3,)
-    assert abs(free.report_(*new, curve=False).gap.gap) > 0.35
-    assert abs(held.report_(*new, curve=False).gap.gap) < 0.15
+    assert abs(free.report(*new, curve=False).gap.gap) > 0.35
+    assert abs(held.report(*new, curve=False).gap.gap) < 0.15
 
 
 @BOTH
@@ -128,17 +128,20 @@ def test_other_rules_narrow_the_gap(kind, dual):
 @BOTH
 def test_the_scouted_rule_can_be_used_again(kind):
     model = fitted(kind)
-    rule = model.dual_()
+    rule = model.dual_rule()
     assert isinstance(rule, ldf.Ascent)
     again = make(kind, dual=rule).fit(TRAIN.features, TRAIN.labels, TRAIN.groups)
     assert np.array_equal(again.multipliers_, model.multipliers_)
     assert np.array_equal(again.predict_proba(FRESH.features), model.predict_proba(FRESH.features))
-    above, below = model.dual_(0.15).initial
+    above, below = model.dual_rule(0.15).initial
     assert above == 0 < below < -rule.initial[0]
-    assert fitted(kind, slack=0.15).dual_().initial == pytest.approx(rule.initial, abs=0.1)
-    assert fitted(kind, dual=None, repair="plug-in").dual_().initial == pytest.approx(rule.initial, abs=0.1)
-    with pytest.raises(ValueError, match="dual_ needs a model fitted with dual='auto'"):
-        again.dual_()
+    wide = fitted(kind, slack=0.15)
+    assert wide.dual_rule(0.0).initial == pytest.approx(rule.initial, abs=0.1)
+    assert wide.dual_rule() == wide.dual_rule(0.15)
+    assert wide.dual_rule().initial == pytest.approx([above, below], abs=0.1)
+    assert fitted(kind, dual=None, repair="plug-in").dual_rule().initial == pytest.approx(rule.initial, abs=0.1)
+    with pytest.raises(ValueError, match="dual_rule needs a model fitted with dual='auto'"):
+        again.dual_rule()
 
 
 # ------------------------------------------------------------------------------------------------ repairs, estimators
@@ -155,7 +158,7 @@ def test_a_repair_alone_closes_the_gap(kind, repair):
     chances = model.predict_proba(FRESH.features, z)[:, 1]
     assert ((chances >= 0) & (chances <= 1)).all()
     assert np.array_equal(model.predict(FRESH.features, z), (chances > 0.5).astype(int))
-    held = model.report_(curve=False)
+    held = model.report(curve=False)
     assert abs(held.gap.gap) < 0.02
     assert model.score(FRESH.features, FRESH.labels, sensitive_features=z) == fresh(model).accuracy
 
@@ -237,21 +240,20 @@ def test_training_rows_are_judged_by_the_model_that_did_not_see_them(kind):
     for fold, rows in enumerate(held_out(300, 7, seed)):
         one = copy.copy(model)
         if kind == "network":
-            assert np.array_equal(one.fits_[fold].held_out, rows)
             one.fits_ = one.fits_[fold : fold + 1]
         else:
             one.models_ = one.models_[fold : fold + 1]
         found[rows.numpy()] = one.predict_proba(FEW.features.iloc[rows.numpy()])[:, 1]
     seen = ~np.isnan(found)
     assert seen.sum() == 294
-    assert model.forecast_.positive == pytest.approx(found[seen], abs=1e-5)
+    assert model.rows_.forecast.positive == pytest.approx(found[seen], abs=1e-5)
     decided, labels = found[seen] > 0.5, FEW.labels[seen]
     (gap,) = gaps_of("demographic parity", decided, (FEW.groups[seen] == "b").astype(int), labels, 2)
-    report = model.report_(curve=False)
+    report = model.report(curve=False)
     assert report.gap.gap == pytest.approx(gap)
     assert report.accuracy == (decided == labels).mean()
     assert report.source == "held-out training rows"
-    assert len(model.with_repair("plug-in").report_().curve) > 1
+    assert len(model.with_repair("plug-in").report().curve) > 1
 
 
 @BOTH
@@ -262,8 +264,8 @@ def test_a_fold_learns_nothing_from_the_rows_it_is_judged_by(kind):
     other = FEW.labels.copy()
     other[out] = 1 - other[out]
     one, two = (few(kind, y=y, **options) for y in (FEW.labels, other))
-    assert np.array_equal(one.forecast_.positive[out], two.forecast_.positive[out])
-    assert not np.array_equal(one.forecast_.positive, two.forecast_.positive)
+    assert np.array_equal(one.rows_.forecast.positive[out], two.rows_.forecast.positive[out])
+    assert not np.array_equal(one.rows_.forecast.positive, two.rows_.forecast.positive)
 
 
 @BOTH
@@ -272,7 +274,7 @@ def test_multipliers_ascend_by_decisions_on_rows_held_out_of_every_fold(kind, sl
     rule = ldf.Ascent(1.0, normalise=False, reduce="mean")
     once = {"epochs": 1, "batch_size": 16} if kind == "network" else {"trees": 5}
     model = few(kind, dual=rule, slack=slack, folds=3, **once)
-    gap = model.report_(curve=False).gap.gap
+    gap = model.report(curve=False).gap.gap
     assert abs(gap) > 0.1
     assert model.multipliers_ == pytest.approx([np.sign(gap) * (abs(gap) - slack)], abs=1e-6)
 
@@ -292,7 +294,7 @@ def test_chances_of_groups_are_learned_for_each_label(kind):
         model = quick(kind, constraint=constraint, dual=None, repair="plug-in").set_params(
             **{"epochs": 20} if kind == "network" else {"trees": 15, "learning_rate": 0.3}
         )
-        found = model.fit(X, y, z).forecast_.of_groups
+        found = model.fit(X, y, z).rows_.forecast.of_groups
         assert found.shape == (600, 4)
         assert found.mean(0) == pytest.approx([0.9, 0.1, 0.1, 0.9], abs=0.1)
         assert found[:, :2].sum(1) == pytest.approx(np.ones(600))
@@ -301,8 +303,8 @@ def test_chances_of_groups_are_learned_for_each_label(kind):
 @pytest.mark.parametrize("estimators", ["shared", "heads", "separate"])
 def test_multipliers_start_where_the_closed_form_puts_them(estimators):
     model = few("network", estimators=estimators, epochs=5)
-    free, groups = model.forecast_.free, (FEW.groups == "b").astype(int)
-    chances = model.forecast_.of_groups if estimators == "shared" else np.eye(2)[groups]
+    free, groups = model.rows_.forecast.free, (FEW.groups == "b").astype(int)
+    chances = model.rows_.forecast.of_groups if estimators == "shared" else np.eye(2)[groups]
     m = solve(model.rates_, free, chances, groups).multipliers
     assert model.fits_[0].lagrangian.rules[0].initial == pytest.approx(2 * m)
     assert m[0] < -0.01
@@ -311,7 +313,7 @@ def test_multipliers_start_where_the_closed_form_puts_them(estimators):
 @BOTH
 def test_without_folds_training_rows_are_judged_by_the_model_itself(kind):
     model = few(kind, folds=None)
-    report = model.report_(curve=False)
+    report = model.report(curve=False)
     assert report.source == "training rows"
     assert report.accuracy == model.score(FEW.features, FEW.labels)
     assert len(model.fits_ if kind == "network" else model.boosters_) == 1
@@ -320,34 +322,34 @@ def test_without_folds_training_rows_are_judged_by_the_model_itself(kind):
 
 @BOTH
 def test_a_report_draws_the_trade_off_where_groups_were_learned(kind):
-    points = few(kind).report_().curve
+    points = few(kind).report().curve
     assert points[0][0] == 0
     assert points[0][2] < points[-1][2] + 0.01
-    assert few(kind, dual=None, repair="thresholds").report_().curve
+    assert few(kind, dual=None, repair="thresholds").report().curve
     for other in (few(kind, dual=None), few(kind, z=None, dual=None), few(kind, dual=ldf.Fixed(1.0))):
-        assert other.report_().curve == ()
-    assert few(kind).report_(curve=False).curve == ()
+        assert other.report().curve == ()
+    assert few(kind).report(curve=False).curve == ()
 
 
 @BOTH
 def test_a_report_is_of_the_rows_given(kind):
     model = few(kind)
     part = slice(0, 100)
-    found = model.report_(FEW.features[part], FEW.labels[part], FEW.groups[part], level=0.8, curve=False)
+    found = model.report(FEW.features[part], FEW.labels[part], FEW.groups[part], level=0.8, curve=False)
     assert (found.rows, found.level, found.source) == (100, 0.8, "the rows given")
     decided = model.predict(FEW.features[part])
     for group in found.groups:
         assert group.rates["all"] == pytest.approx(decided[FEW.groups[part] == group.name].mean())
     free = few(kind, z=None, dual=None)
-    assert free.report_(curve=False).gaps == ()
-    assert [g.name for g in free.report_(FEW.features, FEW.labels, FEW.groups, curve=False).groups] == ["a", "b"]
+    assert free.report(curve=False).gaps == ()
+    assert [g.name for g in free.report(FEW.features, FEW.labels, FEW.groups, curve=False).groups] == ["a", "b"]
 
 
 @BOTH
 def test_a_group_unseen_in_training_is_reported_with_a_warning_and_refused_where_it_decides(kind):
     z = np.where(np.arange(300) < 50, "c", FEW.groups)
     with pytest.warns(UserWarning, match="'c'.* was not seen in training: nothing holds its rate"):
-        found = few(kind).report_(FEW.features, FEW.labels, z, curve=False)
+        found = few(kind).report(FEW.features, FEW.labels, z, curve=False)
     assert [group.name for group in found.groups] == ["a", "b", "c"]
     assert found.groups[2].rows == 50
     model = few(kind, dual=None, repair="thresholds")

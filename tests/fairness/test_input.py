@@ -1,11 +1,14 @@
 """What both fair classifiers take and what they refuse, and whether scikit-learn can work with them."""
 
+import copy
+import io
 import math
 import pickle
 
 import numpy as np
 import pandas
 import pytest
+import torch
 from fair import BOTH, FEW, few, make, quick
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -17,6 +20,7 @@ from threadpoolctl import threadpool_limits
 
 import ldf
 from ldf.fairness import FairBoostingClassifier, FairClassifier
+from ldf.fairness.estimator import FairEstimator
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -57,7 +61,7 @@ def test_several_attributes_make_a_group_of_each_combination(kind):
     both = pandas.DataFrame({"group": FEW.groups, "age": older})
     model = few(kind, z=both, dual=None, repair="thresholds")
     assert model.groups_.tolist() == ["a, old", "a, young", "b, old", "b, young"]
-    assert len(model.report_(FEW.features, FEW.labels, both, curve=False).gaps) == 6
+    assert len(model.report(FEW.features, FEW.labels, both, curve=False).gaps) == 6
     joined = [f"{group}, {age}" for group, age in zip(FEW.groups, older, strict=True)]
     assert np.array_equal(model.predict_proba(FEW.features, joined), model.predict_proba(FEW.features, both))
 
@@ -77,7 +81,7 @@ def test_labels_may_be_words_and_the_second_is_positive(kind):
     model, numbers = few(kind, y=words), few(kind)
     assert model.classes_.tolist() == ["no", "yes"]
     assert np.array_equal(model.predict(FEW.features) == "yes", numbers.predict(FEW.features) == 1)
-    assert model.report_(FEW.features, words, FEW.groups, curve=False).gaps == numbers.report_(
+    assert model.report(FEW.features, words, FEW.groups, curve=False).gaps == numbers.report(
         FEW.features, FEW.labels, FEW.groups, curve=False
     ).gaps  # fmt: skip
 
@@ -100,7 +104,7 @@ def test_weights_count_in_the_loss(kind):
 def test_rates_count_each_row_once_whatever_its_weight(kind):
     weight = np.where(FEW.groups == "b", 50.0, 1.0)
     model = few(kind, weight=weight, repair="thresholds")
-    assert abs(model.report_(curve=False).gap.gap) < 0.05
+    assert abs(model.report(curve=False).gap.gap) < 0.05
 
 
 @BOTH
@@ -204,23 +208,23 @@ def test_what_is_asked_of_a_model_is_checked_too(kind):
     model = few(kind)
     X, y, z = FEW.features, FEW.labels, FEW.groups
     for given in ((X,), (X, y), (X, None, z)):
-        with pytest.raises(ValueError, match="report_ needs X, y and sensitive_features together, or none of them"):
-            model.report_(*given, curve=False)
+        with pytest.raises(ValueError, match="report needs X, y and sensitive_features together, or none of them"):
+            model.report(*given, curve=False)
     with pytest.raises(ValueError, match="a group for each of the 300 rows"):
-        model.report_(X, y, z[:-1], curve=False)
+        model.report(X, y, z[:-1], curve=False)
     with pytest.raises(ValueError, match=r"y has the class 2, which is not among \[0, 1\]"):
-        model.report_(X, y + 1, z, curve=False)
+        model.report(X, y + 1, z, curve=False)
     with pytest.raises(ValueError, match="Input y contains NaN"):
-        model.report_(X, without(y, 0, None), z, curve=False)
+        model.report(X, without(y, 0, None), z, curve=False)
     with pytest.raises(ValueError, match="level must be between 0 and 1"):
-        model.report_(level=95, curve=False)
+        model.report(level=95, curve=False)
     with pytest.raises(ValueError, match="column 'x1' has NaN"):
         model.predict(X.assign(x1=np.nan))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(X[["x2", "x1", "colour"]])
     with pytest.raises(ValueError, match="now missing"):
         model.predict(X[["x1"]])
-    for ask in (lambda: make(kind).predict(X), lambda: make(kind).report_(), lambda: make(kind).dual_()):
+    for ask in (lambda: make(kind).predict(X), lambda: make(kind).report(), lambda: make(kind).dual_rule()):
         with pytest.raises(NotFittedError):
             ask()
 
@@ -242,8 +246,81 @@ def test_a_rate_of_few_rows_brings_a_warning(kind):
 def test_a_model_survives_pickle(kind, dual):
     model = few(kind, dual=dual, repair="plug-in")
     again = pickle.loads(pickle.dumps(model))
-    assert np.array_equal(again.predict_proba(FEW.features), model.predict_proba(FEW.features))
-    assert str(again.report_()) == str(model.report_())
+    X, y, z = FEW.features, FEW.labels, FEW.groups
+    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert np.array_equal(again.multipliers_, model.multipliers_)
+    assert str(again.report(X, y, z)) == str(model.report(X, y, z, curve=False))
+    for repair in (None, "plug-in"):
+        assert np.array_equal(again.with_repair(repair).predict(X), model.with_repair(repair).predict(X))
+    if dual == "auto":
+        assert again.dual_rule() == model.dual_rule()
+    assert str(copy.deepcopy(model).report()) == str(copy.copy(model).report()) == str(model.report())
+
+
+@BOTH
+def test_what_needs_the_training_rows_says_so_after_pickle(kind):
+    model = pickle.loads(pickle.dumps(few(kind, repair="plug-in")))
+    for ask, message in (
+        (
+            lambda: model.report(),
+            r"report\(\) without rows needs the training rows, .* give it X, y and sensitive_feat",
+        ),
+        (lambda: model.with_repair("thresholds"), "another repair needs the training rows, .* before pickling"),
+        (lambda: model.with_repair("plug-in", slack=0.1), "another repair needs the training rows"),
+        (lambda: model.dual_rule(0.1), "the dual rule for slack=0.1 needs the training rows"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ask()
+
+
+class Watched(pickle.Pickler):
+    """Notes how long every array, tensor and list is that goes into a pickle; a tensor with all of its storage."""
+
+    def __init__(self):
+        self.file, self.lengths = io.BytesIO(), set()
+        super().__init__(self.file)
+
+    def persistent_id(self, thing):
+        if isinstance(thing, torch.Tensor):
+            self.lengths |= {len(thing) if thing.ndim else 1, thing.untyped_storage().nbytes() // thing.element_size()}
+        elif isinstance(thing, np.ndarray | pandas.Series | pandas.DataFrame):
+            self.lengths |= {thing.size, *thing.shape}
+        elif isinstance(thing, list | tuple | dict | set):
+            self.lengths.add(len(thing))
+
+
+def lengths_and_size(thing):
+    watched = Watched()
+    watched.dump(thing)
+    return watched.lengths, len(watched.file.getvalue())
+
+
+@BOTH
+@pytest.mark.parametrize("options", [{}, {"slack": 0.1, "folds": None}, {"constraint": "equalised odds"}])
+def test_a_pickle_has_no_label_and_no_group_of_a_training_row(kind, options):
+    """No array is as long as the training rows, or as those of a fold."""
+    sizes = []
+    for copies in (1, 4):
+        rows = 307 * copies  # a prime, that no layer is as wide as
+        X = pandas.concat([FEW.features, FEW.features[:7]] * copies)
+        y, z = (np.tile(np.r_[column, column[:7]], copies) for column in (FEW.labels, FEW.groups))
+        model = few(kind, X=X, y=y, z=z, repair="plug-in", **options)
+        fold = rows // 2
+        assert lengths_and_size(vars(model.rows_))[0] & {rows, 2 * fold}
+        lengths, size = lengths_and_size(model)
+        assert len(lengths) > 5
+        assert not lengths & {rows, fold, 2 * fold, rows - fold}
+        sizes.append(size)
+    # A column more would be 7 kB. Trees have more leaves of more rows.
+    assert sizes[1] - sizes[0] < (2_000 if kind == "network" else sizes[0])
+
+
+def test_an_estimator_must_say_how_it_trains_and_forecasts():
+    class Half(FairEstimator):
+        def _train(self, given, folds, seed): ...
+
+    with pytest.raises(TypeError, match=r"abstract method '?_forecast"):
+        Half()
 
 
 @BOTH
@@ -318,19 +395,25 @@ def test_scikit_learn_finds_nothing_wrong(estimator, check):
 
 
 def test_a_group_of_two_rows_can_be_boosted():
-    few("boosting", z=np.where(np.arange(300) < 2, "c", FEW.groups), random_state=1)
+    model = few("boosting", z=np.where(np.arange(300) < 2, "c", FEW.groups), random_state=1)
+    assert model.groups_.tolist() == ["a", "b", "c"]
+    assert np.isfinite(model.predict_proba(FEW.features)).all()
+    assert model.multipliers_.shape == (3,)
 
 
 @BOTH
 def test_a_report_of_more_rows_than_labels_is_refused(kind):
     with pytest.raises(ValueError, match=r"300 rows .* 299"):
-        few(kind).report_(FEW.features, FEW.labels[1:], FEW.groups[1:], curve=False)
+        few(kind).report(FEW.features, FEW.labels[1:], FEW.groups[1:], curve=False)
 
 
 @BOTH
 @pytest.mark.parametrize("options", [{"folds": np.int64(2)}, {"slack": np.float32(0.1)}, {"slack": np.int64(1)}])
 def test_settings_may_be_numbers_of_numpy(kind, options):
-    few(kind, **options)
+    plain = {name: value.item() for name, value in options.items()}
+    ours, theirs = few(kind, **options), few(kind, **plain)
+    assert np.array_equal(ours.predict_proba(FEW.features), theirs.predict_proba(FEW.features))
+    assert np.array_equal(ours.multipliers_, theirs.multipliers_)
 
 
 @BOTH
@@ -353,7 +436,9 @@ def test_a_category_may_be_a_whole_number():
 @BOTH
 def test_groups_may_be_what_pandas_cut_makes(kind):
     z = pandas.cut(FEW.features["x2"], 2)
-    few(kind, z=z, dual=None, repair="thresholds").predict(FEW.features, z)
+    model, same = (few(kind, z=some, dual=None, repair="thresholds") for some in (z, z.astype(str)))
+    assert model.groups_.tolist() == sorted(map(str, z.cat.categories))
+    assert np.array_equal(model.predict_proba(FEW.features, z), same.predict_proba(FEW.features, z.astype(str)))
 
 
 @BOTH
@@ -364,7 +449,7 @@ def test_a_slack_of_another_repair_is_checked(kind):
 
 def test_the_scouted_rule_of_heads_can_be_used_again():
     model = few("network", estimators="heads")
-    assert model.dual_() == model.fits_[0].lagrangian.rules[0]
+    assert model.dual_rule() == model.fits_[0].lagrangian.rules[0]
 
 
 @pytest.mark.parametrize("options", [{"lr": 1e-3}, {"weight_decay": 0.5}])

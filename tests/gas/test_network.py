@@ -340,10 +340,6 @@ def test_a_missing_file_is_named(tmp_path: Path, ending: str) -> None:
         load(path)
 
 
-def test_networks_by_name_are_those_of_the_paper() -> None:
-    assert list(NETWORKS) == ["24-pipe", "gaslib-40", "gaslib-135"]
-
-
 # ---------------------------------------------------------------- what a network has
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
@@ -24,12 +23,6 @@ def labelled(folder: Path, mode: str, rows: int = ROWS) -> Dataset:
     problem = open_problem("power", "case14_ieee")
     label(problem, rows, SAMPLINGS[mode], folder, workers=1, progress=False)
     return dataset.load(folder)
-
-
-def without_prices(shard: Path) -> None:
-    """Make a shard what it was before labels had prices."""
-    held = pq.read_table(shard)
-    pq.write_table(held.select([name for name in held.column_names if "prices" not in name]), shard)
 
 
 def formula(demand: Tensor, answer: Callable[[Tensor], Tensor], earlier: Tensor | None = None) -> Dataset:

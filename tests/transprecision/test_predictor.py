@@ -168,7 +168,6 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
         ({"targets": np.where(np.arange(200) == 3, np.inf, 0.5)}, "targets must be finite numbers; row 3 is not"),
         ({"variables": ["a", "b"]}, "3 columns need as many different names of variables, got"),
         ({"variables": ["a", "b", "a"]}, "3 columns need as many different names of variables, got"),
-        ({"ranges": Ranges((4,), (52,))}, "ranges must have a least and a largest value for each of"),
         ({"model": "MD"}, "model must be one of M, MC, MCD, got 'MD'"),
         ({"recipe": "best"}, "a recipe is paper or tuned, got 'best'"),
     ],
@@ -198,9 +197,6 @@ def test_outside_is_beyond_what_was_trained_on_where_predictions_are_flat() -> N
     assert made.outside(table).tolist() == [False, False, True, True, False]
     raw = made.predict(table, repair=False)
     assert (raw[2], raw[3]) == (raw[0], raw[1])
-    wide = Predictor.fit(*sample, ranges=Ranges((1,) * 3, (60,) * 3), epochs=1)
-    assert wide.ranges == Ranges((1,) * 3, (60,) * 3)
-    assert not wide.outside([[1, 60, 30]]).any()
 
 
 def test_at_most_so_many_training_rows_are_kept_for_repair(monkeypatch: pytest.MonkeyPatch) -> None:

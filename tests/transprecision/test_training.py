@@ -238,9 +238,6 @@ def test_the_papers_recipe_is_the_papers(monkeypatch: pytest.MonkeyPatch) -> Non
     assert law.scope.indices.tolist() == pairs.tolist(), "a multiplier for each pair of the training set"
     share = len(pairs) / 100
     assert seen["duals"] == [[None, Fixed(share), Ascent(1e-3 * share, normalise=False)]]
-    assert PAPER.duals == {"M": None, "MC": Fixed(1.0), "MCD": Ascent(1e-3, normalise=False)}
-    assert tuple(PAPER.duals) == MODELS
-    assert [PAPER.batch_size(rows) for rows in (10, 200, 1000)] == [64, 64, 64]
 
 
 def test_other_recipes_are_held_to_pairs_without_labels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..core.batch import Batch
-from ..core.dual import Dual, Fixed
+from ..core.dual import Dual
 from ..core.lagrangian import Lagrangian, pool
 from ..io.text import Progress
 from .encoding import Codes
@@ -89,7 +89,10 @@ class Trees:
 
     def forget(self) -> Floats:
         """Let go of the rows; the scores of the held-out ones are returned."""
-        self.booster.free_dataset()
+        import lightgbm
+
+        # A booster keeps the scores of its training rows even without its data; its own text has the trees alone.
+        self.booster = lightgbm.Booster(model_str=self.booster.model_to_string())
         scores = self.scores
         del self.held, self.targets, self.batch, self.unseen, self.weight, self.scores
         return scores
@@ -190,21 +193,17 @@ class FairBoostingClassifier(FairEstimator):
         own = [np.setdiff1d(everything, rows) if folds is not None else everything for rows in held]
         rows = np.sort(np.concatenate(held))
         order = np.argsort(np.concatenate(held))
-        self.scouts_: list[Any] = []
+        self.scouts_ = []
         free: Floats | None = None
         of_groups: Floats | None = None
         if self.dual == "auto" or self.repair == "plug-in":
             self.scouts_ = [self._group_model(features[some], given, some, seed) for some in own]
             parts = [self._chances_of(scout, features[some]) for scout, some in zip(self.scouts_, held, strict=True)]
             of_groups = np.concatenate(parts)[order]
-        rule: Dual | None = None
         if self.dual == "auto":
-            assert of_groups is not None
             scouts = self._grow(given, features, own, held, None, seed)
             free = sigmoid(np.concatenate([one.forget() for one in scouts])[order])
-            rule = self._automatic(free, of_groups, given.groups[rows], given.cells[rows], self.slack)
-        elif self.dual is not None:
-            rule = self.dual
+        rule = self._rule(given, rows, free, of_groups)
         self.models_ = self._grow(given, features, own, held, rule, seed)
         positive = sigmoid(np.concatenate([one.forget() for one in self.models_])[order])
         return Forecast(positive, of_groups, free), rows
@@ -213,9 +212,7 @@ class FairBoostingClassifier(FairEstimator):
         self, given: Given, features: Arrays, own: Sequence[Ints], held: Sequence[Ints], rule: Dual | None, seed: int
     ) -> list[Trees]:
         """All folds' boosters side by side, with one set of multipliers."""
-        laws = []
-        if rule is not None:
-            laws = [self.rates_.law(float(self.slack), "violation" if isinstance(rule, Fixed) else "satisfiability")]
+        laws = self._law(rule)
         updates = len(range(0, self.trees, UPDATE_EVERY))
         settings, categorical = self._settings(seed), self.codes_.categorical
         models = [

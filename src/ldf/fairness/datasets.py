@@ -186,30 +186,26 @@ def _read(name: str, files: _Files) -> Any:
     return frame
 
 
-def synthetic(
-    rows: int = 2000, *, shift: float = 0.5, noise: float = 0.5, minority: float = 0.3, seed: int = 0
-) -> Reading:
+def synthetic(rows: int = 2000, *, seed: int = 0) -> Reading:
     """Rows of a law that is known, to measure a classifier against what is best.
 
-    A row is of the group "b" with probability `minority`, else of "a". Its features: x1 ~ N(+shift, 1) in "a" and
-    N(−shift, 1) in "b"; x2 ~ N(0, 1), which says nothing; and a `colour` that is of the group ("amber" for "a",
-    "blue" for "b") 80 % of the time. P(y = 1 | x1) = Φ(x1 / noise), so that
+    A row is of the group "b" with probability 0.3, else of "a". Its features: x1 ~ N(½, 1) in "a" and N(−½, 1) in "b";
+    x2 ~ N(0, 1), which says nothing; and a `colour` that is of the group ("amber" for "a", "blue" for "b") 80 % of the
+    time. P(y = 1 | x1) = Φ(2 x1), so that
 
-    * no classifier is more accurate than 1[x1 > 0], whose rate in "b" minus that in "a" is Φ(−shift) − Φ(shift);
-    * the labels' own gap is Φ(−shift / √(1 + noise²)) − Φ(shift / √(1 + noise²)).
+    * no classifier is more accurate than 1[x1 > 0], whose rate in "b" minus that in "a" is Φ(−½) − Φ(½);
+    * the labels' own gap is Φ(−½ / √1.25) − Φ(½ / √1.25).
 
     Args:
         rows: n ≥ 1.
-        noise: ≥ 0; at 0 the label is 1[x1 > 0].
-        minority: between 0 and 1.
         seed: of numpy's `default_rng`.
     """
-    if rows < 1 or not noise >= 0 or not 0 < minority < 1:
-        raise ValueError(f"rows ≥ 1, noise ≥ 0 and 0 < minority < 1 are needed, not {rows}, {noise} and {minority}")
+    if rows < 1:
+        raise ValueError(f"rows must be at least 1, got {rows}")
     random = np.random.default_rng(seed)
-    second = random.random(rows) < minority
-    x1 = random.standard_normal(rows) + np.where(second, -shift, shift)
-    labels = x1 + noise * random.standard_normal(rows) > 0  # with probability Φ(x1 / noise)
+    second = random.random(rows) < 0.3
+    x1 = random.standard_normal(rows) + np.where(second, -0.5, 0.5)
+    labels = x1 + 0.5 * random.standard_normal(rows) > 0  # with probability Φ(2 x1)
     x2 = random.standard_normal(rows)
     honest = random.random(rows) < 0.8
     colour = np.where(second == honest, "blue", "amber")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -23,7 +24,8 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from ..core.dual import Ascent, Dual
+from ..core.constraint import Constraint
+from ..core.dual import Ascent, Dual, Fixed
 from ..training.replicas import fold_rows
 from .closed_form import Rule, solve
 from .encoding import columns_of
@@ -65,7 +67,27 @@ class Forecast(NamedTuple):
     """P(y = 1) of a model that nothing constrains, where there is one."""
 
 
-class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+@dataclass(frozen=True)
+class TrainingRows:
+    """Training rows as judged by the models that did not see them: for reports, repairs and dual rules.
+
+    They are kept in memory only. A pickle leaves them out, for it may go where the labels and groups of people must
+    not: unpickled, they are None. A copy of the classifier shares them.
+    """
+
+    forecast: Forecast
+    labels: Ints
+    groups: Ints
+    cells: Ints
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+    def __deepcopy__(self, memo: Any) -> TrainingRows:
+        return self
+
+
+class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sklearn has no types
     """Base of `FairClassifier` and `FairBoostingClassifier`; see there."""
 
     constraint: str
@@ -79,8 +101,13 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
     groups_: NDArray[Any]
     rates_: Rates
     rule_: Rule | None
-    forecast_: Forecast
-    given_: Given
+    scouts_: list[Any]
+    """What tells groups apart; empty where nothing asked for it."""
+    held_out_: bool
+    rows_: TrainingRows | None
+    """None after unpickling."""
+    ascent_: tuple[float, Ascent] | None
+    """With dual="auto": the slack that was trained for, and the rule that was found for it."""
 
     # ------------------------------------------------------------- what a kind of model says of itself
 
@@ -128,36 +155,49 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
             # Not so many that a label or a rate has fewer rows than there are folds.
             cells = given.cells[given.cells >= 0] if self._forced else given.labels
             folds = max(2, min(folds, int(np.bincount(given.labels).min()), int(np.bincount(cells).min())))
-        self.forecast_, held = self._train(given, folds, seed)
-        self.given_ = Given(None, given.labels[held], given.groups[held], given.cells[held], given.weights[held])
-        self.rule_ = self._repaired()
+        self.ascent_ = None
+        forecast, held = self._train(given, folds, seed)
+        self.rows_ = TrainingRows(forecast, given.labels[held], given.groups[held], given.cells[held])
+        self.rule_ = self._repaired(self.rows_) if self.repair is not None else None
         return self
 
-    def _repaired(self) -> Rule | None:
+    def _repaired(self, rows: TrainingRows) -> Rule:
         """The thresholds that bring the gaps of held-out rows within the slack."""
-        if self.repair is None:
-            return None
-        chances = self._chances(self.forecast_, self.given_.groups)
-        return solve(self.rates_, self.forecast_.positive, chances, self.given_.cells, self.slack)
+        chances = self._chances(rows.forecast, rows.groups)
+        return solve(self.rates_, rows.forecast.positive, chances, rows.cells, self.slack)
+
+    def _training_rows(self, what: str, remedy: str) -> TrainingRows:
+        """The rows, or an error that says why they are not there."""
+        if self.rows_ is None:
+            raise ValueError(
+                f"{what} needs the training rows, and a pickle of a {type(self).__name__} leaves them out: {remedy}"
+            )
+        return self.rows_
 
     def with_repair(self, repair: Repair | None, slack: float | None = None) -> Self:
         """The same trained model with another repair, or none, for the same or another slack; nothing is trained again.
 
         Needs what the repair needs: "plug-in" a model that learned the chances of groups (fitted with dual="auto" or
-        repair="plug-in"), "thresholds" one that was fitted with groups.
+        repair="plug-in"), "thresholds" one that was fitted with groups; both need the training rows, which an unpickled
+        model no longer has.
         """
         check_is_fitted(self)
         if repair not in (None, "plug-in", "thresholds"):
             raise ValueError(f"repair must be None, 'plug-in' or 'thresholds', got {repair!r}")
         if repair is not None and len(self.groups_) < 2:
             raise ValueError(f"repair={repair!r} needs a model that was fitted with sensitive_features")
-        if repair == "plug-in" and self.forecast_.of_groups is None:
+        if repair == "plug-in" and not self.scouts_:
             raise ValueError("repair='plug-in' needs a model fitted with dual='auto' or repair='plug-in'")
         other = copy.copy(self)
         other.repair = repair
         other.slack = self.slack if slack is None else slack
         other._check_slack()
-        other.rule_ = other._repaired()
+        same = (repair, other.slack) == (self.repair, self.slack)
+        if repair is None:
+            other.rule_ = None
+        elif self.rows_ is not None or not same:
+            rows = self._training_rows("another repair", "choose it before pickling, or fit again")
+            other.rule_ = other._repaired(rows)
         return other
 
     @property
@@ -169,10 +209,29 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
         if not (isinstance(self.slack, int | float | np.number) and np.isfinite(self.slack) and self.slack >= 0):
             raise ValueError(f"slack must be a number ≥ 0, got {self.slack!r}")
 
+    def _rule(self, given: Given, held: Ints, free: Floats | None, of_groups: Floats | None) -> Dual | None:
+        """The rule to train by: the user's, or the closed form's for what a scout said of held-out rows."""
+        if self.dual != "auto":
+            rule: Dual | None = self.dual
+            return rule
+        assert free is not None
+        assert of_groups is not None
+        self.ascent_ = (
+            float(self.slack),
+            self._automatic(free, of_groups, given.groups[held], given.cells[held], self.slack),
+        )
+        return self.ascent_[1]
+
     def _automatic(self, free: Floats, of_groups: Floats, groups: Ints, cells: Ints, slack: float) -> Ascent:
         """Dual ascent from the closed form, as `automatic` has it, with what the model is told of groups."""
         told = np.eye(len(self.groups_))[groups] if self._told_groups else of_groups
         return automatic(self.rates_, free, told, cells, float(slack), self._speed(len(cells)))
+
+    def _law(self, rule: Dual | None) -> list[Constraint]:
+        """The constraint on rates; on ν = |σ| where multipliers are fixed, as in the paper's M_C."""
+        if rule is None:
+            return []
+        return [self.rates_.law(float(self.slack), "violation" if isinstance(rule, Fixed) else "satisfiability")]
 
     def _speed(self, rows: int) -> float:
         """How much of a gap one update of the multipliers is to close."""
@@ -189,48 +248,39 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         _refuse_missing("y", y)
         X = self._check_rows(X, reset=True)
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
-        if len(y) != len(X):
-            raise ValueError(f"X has {len(X)} rows and y has {len(y)}: inconsistent numbers of samples")
-        self.classes_, labels = np.unique(y, return_inverse=True)
-        if len(self.classes_) > 2:
-            raise ValueError(
-                f"Only binary classification is supported. The type of the target is multiclass: y has "
-                f"{len(self.classes_)} classes"
-            )
-        if len(self.classes_) < 2:
-            raise ValueError(f"y has one class only, {str(self.classes_[0])!r}: a classifier needs two")
+        self.classes_, labels = _two_classes(y, len(X))
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weights.sum() > 0:
             raise ValueError("sample_weight is zero everywhere")
-        labels = labels.astype(np.int64)
+        self.groups_, groups = self._read_members(sensitive_features, len(labels))
+        self.rates_ = Rates(constraint, tuple(str(group) for group in self.groups_))
+        cells = self.rates_.cells(groups, labels)
+        if self._forced:
+            self._check_cells(cells)
+        return Given(X, labels, groups, cells, weights)
+
+    def _read_members(self, sensitive_features: Any, rows: int) -> tuple[NDArray[Any], Ints]:
+        """The groups in order, and the number of each row's; one group of all where none are given or needed."""
         if sensitive_features is None:
             if self._forced or self._attribute_needed:
                 raise ValueError(
                     f"{type(self).__name__}.fit needs sensitive_features, the group of each row, unless dual=None and "
                     "repair=None"
                 )
-            self.groups_ = np.array(["all"])
-            groups = np.zeros(len(labels), dtype=np.int64)
-        else:
-            names = read_groups(sensitive_features, len(labels))
-            self.groups_, groups = np.unique(names, return_inverse=True)
-            groups = groups.astype(np.int64)
-            if len(self.groups_) < 2 and self._forced:
-                raise ValueError(
-                    f"sensitive_features has one group only, {str(self.groups_[0])!r}: there is nothing to compare"
-                )
-        self.rates_ = Rates(constraint, tuple(str(group) for group in self.groups_))
-        cells = self.rates_.cells(groups, labels)
-        if len(self.groups_) > 1:
-            counts = np.bincount(cells[cells >= 0], minlength=self.rates_.count)
-            for name, count in zip(self._cell_names(), counts, strict=True):
-                if count < 2 and self._forced:
-                    raise ValueError(f"group {name} has {count} rows to train on: its rate means nothing; at least 2")
-                if count < FEW and self._forced:
-                    warnings.warn(f"the rate of group {name} rests on {count} rows only", UserWarning, stacklevel=3)
-        return Given(X, labels, groups, cells, weights)
+            return np.array(["all"]), np.zeros(rows, dtype=np.int64)
+        names, groups = np.unique(read_groups(sensitive_features, rows), return_inverse=True)
+        if len(names) < 2 and self._forced:
+            raise ValueError(f"sensitive_features has one group only, {str(names[0])!r}: there is nothing to compare")
+        return names, groups.astype(np.int64)
+
+    def _check_cells(self, cells: Ints) -> None:
+        """Refuse rates of a row or none, and warn of those of few."""
+        counts = np.bincount(cells[cells >= 0], minlength=self.rates_.count)
+        for name, count in zip(self._cell_names(), counts, strict=True):
+            if count < 2:
+                raise ValueError(f"group {name} has {count} rows to train on: its rate means nothing; at least 2")
+            if count < FEW:
+                warnings.warn(f"the rate of group {name} rests on {count} rows only", UserWarning, stacklevel=4)
 
     def _cell_names(self) -> list[str]:
         rates = self.rates_
@@ -326,26 +376,28 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
 
     # ------------------------------------------------------------- the report
 
-    def report_(
+    def report(
         self, X: Any = None, y: Any = None, sensitive_features: Any = None, *, level: float = 0.95, curve: bool = True
     ) -> Report:
         """How accurate and how fair: with intervals, by group, and what every slack ε would cost.
 
         Args:
             X, y, sensitive_features: rows to look at, best such as were not trained on. Left out, the training rows,
-                each as predicted by the model that had not seen it (by the model itself with folds=None).
+                each as predicted by the model that had not seen it (by the model itself with folds=None); an unpickled
+                model no longer has them.
             level: of the intervals.
-            curve: draw the whole trade-off too, where the chances of groups were learned.
+            curve: draw the whole trade-off too, where the chances of groups were learned and the training rows, which
+                it is drawn from, are still there.
         """
         check_is_fitted(self)
         trade = self._curve() if curve else ()
-        if X is None:
-            decided = self._decide(self.forecast_, self.given_.groups) > 0.5
+        if X is None and y is None and sensitive_features is None:
+            rows = self._training_rows("report() without rows", "give it X, y and sensitive_features")
+            decided = self._decide(rows.forecast, rows.groups) > 0.5
             source = "held-out training rows" if self.held_out_ else "training rows"
-            given = self.given_
-            return report(self.rates_, decided, given.labels, given.groups, level, source, trade, self.slack)
-        if y is None or sensitive_features is None:
-            raise ValueError("report_ needs X, y and sensitive_features together, or none of them")
+            return report(self.rates_, decided, rows.labels, rows.groups, level, source, trade, self.slack)
+        if X is None or y is None or sensitive_features is None:
+            raise ValueError("report needs X, y and sensitive_features together, or none of them")
         _refuse_missing("y", y)
         names = read_groups(sensitive_features, len(column_or_1d(y)), fitting=False)
         if len(X) != len(names):
@@ -370,28 +422,37 @@ class FairEstimator(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # sk
         return report(rates, decided, labels, groups, level, "the rows given", trade, self.slack)
 
     def _curve(self) -> tuple[tuple[float, float, float], ...]:
-        free = self._unconstrained()
-        if len(self.groups_) < 2 or free is None or not (self.repair == "thresholds" or free.of_groups is not None):
+        rows = self.rows_
+        if rows is None or len(self.groups_) < 2:
             return ()
-        chances = self._chances(free, self.given_.groups)
-        return curve(self.rates_, free.positive, chances, self.given_.cells, self.given_.labels)
+        free = self._unconstrained(rows.forecast)
+        if free is None or not (self.repair == "thresholds" or free.of_groups is not None):
+            return ()
+        return curve(self.rates_, free.positive, self._chances(free, rows.groups), rows.cells, rows.labels)
 
-    def _unconstrained(self) -> Forecast | None:
+    def _unconstrained(self, forecast: Forecast) -> Forecast | None:
         """What is said of held-out rows where nothing is constrained."""
         if self.dual is None:
-            return self.forecast_
-        return self.forecast_._replace(positive=self.forecast_.free) if self.forecast_.free is not None else None
+            return forecast
+        return forecast._replace(positive=forecast.free) if forecast.free is not None else None
 
-    def dual_(self, slack: float = 0.0) -> Ascent:
-        """The dual rule that the closed form gives for a slack: for another fit that need not scout again.
+    def dual_rule(self, slack: float | None = None) -> Ascent:
+        """The dual rule that the closed form gives for a slack, by default the model's: for a fit that need not scout.
 
-        Needs a model fitted with dual="auto", or with dual=None and repair="plug-in".
+        Needs a model fitted with dual="auto", or with dual=None and repair="plug-in". An unpickled model knows the rule
+        that it was trained by, and no other.
         """
         check_is_fitted(self)
-        free = self._unconstrained()
-        if free is None or free.of_groups is None:
-            raise ValueError("dual_ needs a model fitted with dual='auto', or with dual=None and repair='plug-in'")
-        return self._automatic(free.positive, free.of_groups, self.given_.groups, self.given_.cells, slack)
+        slack = self.slack if slack is None else slack
+        if self.ascent_ is not None and slack == self.ascent_[0]:
+            return self.ascent_[1]
+        if not self.scouts_ or self.dual not in (None, "auto"):
+            raise ValueError("dual_rule needs a model fitted with dual='auto', or with dual=None and repair='plug-in'")
+        rows = self._training_rows(f"the dual rule for slack={slack:g}", "ask before pickling, or fit again")
+        free = self._unconstrained(rows.forecast)
+        assert free is not None
+        assert free.of_groups is not None
+        return self._automatic(free.positive, free.of_groups, rows.groups, rows.cells, slack)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -415,6 +476,23 @@ def automatic(
     worth = float(np.linalg.norm(whole)) / max(float(np.linalg.norm(rates.gaps(positive > 0.5, cells))), 1e-6)
     step = speed * min(max(worth, 0.1), 100.0)
     return Ascent(step, normalise=False, reduce="mean", initial=rates.initial(initial, slack))
+
+
+def _two_classes(y: Any, rows: int) -> tuple[NDArray[Any], Ints]:
+    """Both classes in order, and the number of each row's."""
+    y = column_or_1d(y, warn=True)
+    check_classification_targets(y)
+    if len(y) != rows:
+        raise ValueError(f"X has {rows} rows and y has {len(y)}: inconsistent numbers of samples")
+    classes, labels = np.unique(y, return_inverse=True)
+    if len(classes) > 2:
+        raise ValueError(
+            f"Only binary classification is supported. The type of the target is multiclass: y has {len(classes)} "
+            "classes"
+        )
+    if len(classes) < 2:
+        raise ValueError(f"y has one class only, {str(classes[0])!r}: a classifier needs two")
+    return classes, labels.astype(np.int64)
 
 
 def held_out(rows: int, folds: int | None, seed: int) -> list[Tensor]:

@@ -135,7 +135,7 @@ class FairClassifier(FairEstimator):
 
     Attributes:
         classes_, groups_: the labels and groups, in order.
-        fits_: what the core's `fit_many` returned: models, histories, multipliers.
+        fits_: what the core's `fit_many` returned: models, histories, multipliers; without the folds' rows.
         multipliers_: μ of every comparison in `rates_.pairs`, as they ended.
 
     >>> from ldf.fairness.datasets import synthetic
@@ -231,22 +231,13 @@ class FairClassifier(FairEstimator):
             free, of_groups = sigmoid(seen[:, 0]), _softmax(seen[:, 1:], count)
         self.scouts_ = scouts
         rows = np.sort(torch.cat(held).numpy())
-        rule: Dual | None = None
-        if self.dual == "auto":
-            assert free is not None
-            assert of_groups is not None
-            rule = self._automatic(free, of_groups, given.groups[rows], given.cells[rows], self.slack)
-        elif self.dual is not None:
-            rule = self.dual
-        constraints: list[Constraint] = []
-        if rule is not None:
-            constraints = [
-                self.rates_.law(float(self.slack), "violation" if isinstance(rule, Fixed) else "satisfiability")
-            ]
+        rule = self._rule(given, rows, free, of_groups)
         self.fits_ = self._fit(
             lambda: Decider(inputs.shape[1], self.hidden, self.estimators, count, self.dropout),
-            data, cross_entropy, constraints, rule, folds, seed, "decider",
+            data, cross_entropy, self._law(rule), rule, folds, seed, "decider",
         )  # fmt: skip
+        for fit in self.fits_:
+            fit.held_out = None  # a pickle must not grow with the training rows
         logits = [_predict(fit.model, inputs[own], group[own]) for fit, own in zip(self.fits_, held, strict=True)]
         positive = sigmoid(_assemble(logits, held)[:, 0])
         return Forecast(positive, of_groups, free), rows

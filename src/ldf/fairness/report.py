@@ -47,7 +47,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Report:
-    """Made by `report_()`: `print` it, `to_json()`, `plot(path)`, `metric_frame()`."""
+    """Made by `report()`: `print` it, `to_json()`, `plot(path)`, `metric_frame()`."""
 
     constraint: str
     source: str

@@ -276,14 +276,14 @@ def tuned(kind: str, split: Split, epochs: int | None = None) -> dict[str, Any]:
     """
     make = _shortened(kind, epochs)
     base = split.fit(make(dual=None, repair="plug-in", random_state=split.fold))
-    held = split.fit(make(dual=base.dual_(), random_state=split.fold))
+    held = split.fit(make(dual=base.dual_rule(), random_state=split.fold))
     whole = abs(split.reading.gap)
 
     def at(share: float) -> dict[str, float]:
         return split.score(base.with_repair("plug-in", share * whole))
 
     points = {share: at(share) for share in CURVE}
-    rules = {share: base.dual_(share * whole) for share in SLACKS}
+    rules = {share: base.dual_rule(share * whole) for share in SLACKS}
     return {
         "scores": {
             "M": split.score(base.with_repair(None)),

@@ -37,29 +37,8 @@ def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | 
     """
     plain = without_comments(text)
     assumed = assumed or Assumptions()
-    for unsupported in UNSUPPORTED:
-        if _filled(plain, unsupported):
-            raise NetworkError(f"{where}: mgc.{unsupported} is not supported; pipes and compressors are")
-    units = (scalar(plain, "mgc.units") or "'si'").strip("'\"")
-    per_unit = scalar(plain, "mgc.is_per_unit") or "0"
-    if units != "si" or as_number(per_unit, f"{where}: mgc.is_per_unit"):
-        raise NetworkError(f"{where}: only files in SI units are read; mgc.units is {units!r}, is_per_unit {per_unit}")
-
-    def rows(of: str) -> Floats:
-        if of in OPTIONAL and not _filled(plain, of):
-            return np.zeros((0, COLUMNS[of]))
-        found = table(plain, f"mgc.{of}", COLUMNS[of], where, ragged=True)
-        if found is None:
-            raise NetworkError(f"{where}: no table mgc.{of}; a MATGAS network has it")
-        bad = np.argwhere(np.isnan(found[:, : COLUMNS[of]]))
-        if len(bad):
-            raise NetworkError(f"{where}: mgc.{of} row {bad[0, 0] + 1}, column {bad[0, 1] + 1} is not a number")
-        for i, number in enumerate(found[:, 0], 1):
-            if not number.is_integer():
-                raise NetworkError(f"{where}: mgc.{of} row {i} has the id {number:g}; it must be a whole number")
-        return found
-
-    junction, pipe, compressor, receipt, delivery, transfer = (rows(of) for of in COLUMNS)
+    _check_supported(plain, where)
+    junction, pipe, compressor, receipt, delivery, transfer = (_rows(plain, of, where) for of in COLUMNS)
     if ((transfer[:, 4] != 0) & (transfer[:, 6] != 0)).any():
         raise NetworkError(f"{where}: mgc.transfer has nominal flows, which are not supported")
     on = junction[:, 5] != 0
@@ -89,10 +68,7 @@ def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | 
         share[slack] = 1.0
 
     pressure = assumed.slack_pressure if assumed.slack_pressure is not None else float(junction[slack, 3])
-    for column, what in ((3, "diameter"), (4, "length"), (5, "friction factor")):
-        for row in pipe:
-            if not 0 < row[column] < np.inf:
-                raise NetworkError(f"{where}: the {what} of pipe {row[0]:g} is {row[column]:g}; it must be > 0")
+    _check_pipes(pipe, where)
     speed = _sound_speed(plain, where)
     given = scalar(plain, "mgc.specific_heat_capacity_ratio")
     names = [str(number) for number in numbers]
@@ -123,6 +99,41 @@ def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | 
             f"friction as in the file, sound speed {speed:g} m/s",
         ],
     )
+
+
+def _check_supported(plain: str, where: str) -> None:
+    """Refuse other units than SI, and tables of what has no model here."""
+    for unsupported in UNSUPPORTED:
+        if _filled(plain, unsupported):
+            raise NetworkError(f"{where}: mgc.{unsupported} is not supported; pipes and compressors are")
+    units = (scalar(plain, "mgc.units") or "'si'").strip("'\"")
+    per_unit = scalar(plain, "mgc.is_per_unit") or "0"
+    if units != "si" or as_number(per_unit, f"{where}: mgc.is_per_unit"):
+        raise NetworkError(f"{where}: only files in SI units are read; mgc.units is {units!r}, is_per_unit {per_unit}")
+
+
+def _rows(plain: str, of: str, where: str) -> Floats:
+    """The rows of a table, [rows, columns]; its ids, in the first column, are whole numbers."""
+    if of in OPTIONAL and not _filled(plain, of):
+        return np.zeros((0, COLUMNS[of]))
+    found = table(plain, f"mgc.{of}", COLUMNS[of], where, ragged=True)
+    if found is None:
+        raise NetworkError(f"{where}: no table mgc.{of}; a MATGAS network has it")
+    bad = np.argwhere(np.isnan(found[:, : COLUMNS[of]]))
+    if len(bad):
+        raise NetworkError(f"{where}: mgc.{of} row {bad[0, 0] + 1}, column {bad[0, 1] + 1} is not a number")
+    for i, number in enumerate(found[:, 0], 1):
+        if not number.is_integer():
+            raise NetworkError(f"{where}: mgc.{of} row {i} has the id {number:g}; it must be a whole number")
+    return found
+
+
+def _check_pipes(pipe: Floats, where: str) -> None:
+    """Refuse pipes whose resistance would mean nothing."""
+    for column, what in ((3, "diameter"), (4, "length"), (5, "friction factor")):
+        for row in pipe:
+            if not 0 < row[column] < np.inf:
+                raise NetworkError(f"{where}: the {what} of pipe {row[0]:g} is {row[column]:g}; it must be > 0")
 
 
 def _slack(where: str, junction: Floats, receipt: Floats, entries: Ints) -> int:

@@ -94,13 +94,13 @@ def _known(places: Floats) -> bool:
     return bool(np.ptp(places, axis=0).any() and nowhere.sum() < 2)
 
 
-def _apart(points: Floats, gap: float, rounds: int = 300) -> Floats:
+def _apart(points: Floats, gap: float) -> Floats:
     """[N, 2] points moved as little as need be until no two are closer than a gap."""
     from scipy.spatial import cKDTree
 
     turn = np.pi * (3 - np.sqrt(5)) * np.arange(len(points))  # a direction for each, in case that some still coincide
     found = points + 1e-3 * gap * np.column_stack([np.cos(turn), np.sin(turn)])
-    for _ in range(rounds):
+    for _ in range(300):  # at most: points in a crowd may push each other about for ever
         one, other = cKDTree(found).query_pairs(0.99 * gap, output_type="ndarray").T
         if not len(one):
             break

@@ -69,14 +69,14 @@ class NLP:
         g: casadi.SX,
         bounds: tuple[Floats, Floats],
         limits: tuple[Floats, Floats],
-        tolerance: float = 1e-8,
-        iterations: int = 300,
-        options: Mapping[str, Any] | None = None,
+        tolerance: float,
+        iterations: int,
+        options: Mapping[str, Any],
     ) -> None:
         self.problem = {"x": x, "p": d, "f": f, "g": g}
         self.bounds, self.limits = bounds, limits
         self.tolerance, self.iterations = tolerance, iterations
-        self.options = {f"ipopt.{name}": value for name, value in (options or {}).items()}
+        self.options = {f"ipopt.{name}": value for name, value in options.items()}
 
     @cached_property
     def _cold(self) -> casadi.Function:

@@ -22,7 +22,7 @@ BLOCK = 1 << 23
 """Bytes of bits worked on at a time."""
 
 LIMIT = 20_000_000
-"""Pairs handed out at most, unless told otherwise: 320 MB."""
+"""Pairs handed out at most: 320 MB."""
 
 
 class Violations(NamedTuple):
@@ -68,14 +68,10 @@ class Dominance:
         self.words = max(1, (len(order) + 63) // 64)
         self._sets = [_Sets(self.table[:, column], self.words) for column in range(table.shape[1])]
 
-    def count(self, strict: bool = True) -> int:
-        """The number of pairs, without making them.
-
-        Args:
-            strict: leave out pairs of equal rows; else both (i, j) and (j, i) of equal rows count.
-        """
+    def count(self) -> int:
+        """The number of pairs i ≺ j, without making them."""
         sizes = self.copies.sizes
-        total = 0 if strict else int((sizes * (sizes - 1)).sum())
+        total = 0
         single = bool((sizes == 1).all())
         for start, above in self._above(BLOCK if single else BLOCK // 64):
             if single:
@@ -85,26 +81,24 @@ class Dominance:
                 total += int((sizes[start : start + len(above)] * (member @ sizes)).sum())
         return total
 
-    def pairs(self, strict: bool = True, limit: int | None = None, sample: int | None = None, seed: int = 0) -> Ints:
-        """Pairs (i, j) of rows with row i ≼ row j: [P, 2], ordered by i, then j.
+    def pairs(self, sample: int | None = None, seed: int = 0) -> Ints:
+        """Pairs (i, j) of rows with row i ≺ row j: [P, 2], ordered by i, then j; refused where there are over `LIMIT`.
 
         Args:
-            strict: leave out pairs of equal rows.
-            limit: refuse to make all of more than this many; LIMIT by default.
             sample: hand out so many of them, drawn without replacement, where there are more, whatever the limit.
             seed: of the draw.
         """
-        total = self.count(strict)
+        total = self.count()
         chosen = None
         if sample is not None and sample < total:
             chosen = _drawn(total, sample, np.random.default_rng(seed))
-        elif total > (LIMIT if limit is None else limit):
+        elif total > LIMIT:
             raise ValueError(
-                f"{self.rows} configurations have {total} dominated pairs, more than "
-                f"{LIMIT if limit is None else limit}: ask for a sample of them, or for covering pairs"
+                f"{self.rows} configurations have {total} dominated pairs, more than {LIMIT}: ask for a sample of "
+                "them, or for covering pairs"
             )
         found, offset = [], 0
-        for part in self._pairs(strict):
+        for part in self._pairs():
             if chosen is not None:
                 low, high = np.searchsorted(chosen, [offset, offset + len(part)])
                 offset += len(part)
@@ -158,7 +152,7 @@ class Dominance:
             raise ValueError(f"there must be one value for each of the {self.rows} rows, got {given.shape}")
         pairs = count = 0
         total = worst = 0.0
-        for part in self._pairs(strict=True):
+        for part in self._pairs():
             excess = given[part[:, 0]] - given[part[:, 1]]
             excess = excess[excess > 0]
             pairs, count, total = pairs + len(part), count + len(excess), total + float(excess.sum())
@@ -178,17 +172,12 @@ class Dominance:
             above[own - start, own // 64] &= ~(np.uint64(1) << (own % 64).astype(np.uint64))
             yield start, above
 
-    def _pairs(self, strict: bool) -> Iterator[Ints]:
-        """All pairs of rows, some at a time."""
+    def _pairs(self) -> Iterator[Ints]:
+        """All pairs of rows i ≺ j, some at a time."""
         count = len(self.table)
         for start, above in self._above(BLOCK // 8):
             low, high = np.nonzero(_unpacked(above, count))
-            low += start
-            if not strict:
-                own = np.arange(start, start + len(above))
-                low, high = np.concatenate([low, own]), np.concatenate([high, own])
-            found = self.copies.expand(low, high)
-            yield found if strict else found[found[:, 0] != found[:, 1]]
+            yield self.copies.expand(low + start, high)
 
     def _sorted(self, parts: list[Ints]) -> Ints:
         """All of them in one table, by i, then j."""

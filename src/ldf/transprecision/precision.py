@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-Widths = npt.NDArray[np.int64]
 
 FULL = 52
 """The mantissa bits of a double."""

@@ -72,7 +72,6 @@ class Predictor:
         model: str = "MCD",
         recipe: str | Recipe = "tuned",
         increasing: bool = True,
-        ranges: Ranges | None = None,
         seed: int = 0,
         epochs: int | None = None,
         progress: bool | None = False,
@@ -86,7 +85,6 @@ class Predictor:
             model: M (no constraint), MC (multipliers fixed) or MCD (dual ascent).
             recipe: "tuned" or "paper".
             increasing: whether the target rises with more bits, as y does; False where it falls, as the error does.
-            ranges: of the values, where predictions will be asked for beyond those of the table.
             checkpoint: a folder; a run that was stopped goes on from it.
         """
         table = np.asarray(configurations)
@@ -106,9 +104,7 @@ class Predictor:
         if model not in MODELS:
             raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
         chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
-        limits = ranges or Ranges(tuple(table.min(0).tolist()), tuple(table.max(0).tolist()))
-        if not len(limits.low) == len(limits.high) == len(names):
-            raise ValueError(f"ranges must have a least and a largest value for each of {', '.join(names)}")
+        limits = Ranges(tuple(table.min(0).tolist()), tuple(table.max(0).tolist()))
         low, high = float(values.min()), float(values.max())
         # y is in [0, 1] as it is; anything else is brought there.
         offset, span = (0.0, 1.0) if increasing and low >= 0 and high <= 1 else (low, (high - low) or 1.0)

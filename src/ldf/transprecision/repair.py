@@ -1,7 +1,7 @@
 """Repair: the smallest change that makes predictions monotone on a set of configurations.
 
-Two ways of measuring a change, both exact: `isotonic` has the least sum of squares, `envelope` the least maximum. What
-keeps the order already is left as it is by both: a value that no other contradicts does not move.
+A change is measured by its sum of squares. What keeps the order already is left as it is: a value that no other
+contradicts does not move.
 """
 
 from __future__ import annotations
@@ -17,19 +17,6 @@ from .precision import Floats
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 """HiGHS takes 1e-7 for nothing otherwise."""
-
-
-def envelope(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:
-    """z = ½ (max of f over x′ ≼ x + min of f over x′ ≽ x): monotone, with the least max |z − f|.
-
-    Half of the largest f(x) − f(x′) over x ≼ x′ is how far something must move at least; no z moves further than that.
-
-    >>> envelope([0.2, 0.6, 0.4], [[1], [2], [3]])
-    array([0.2, 0.5, 0.5])
-    """
-    values, order = _check(values, configurations)
-    below, above = order.closures(values)
-    return _middle(below, above)
 
 
 def isotonic(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:

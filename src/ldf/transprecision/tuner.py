@@ -109,20 +109,18 @@ def tune(
     *,
     low: int = LOW,
     seed: int = 0,
-    first: int | None = None,
     rounds: int = 4,
     progress: bool | None = False,
 ) -> Found:
     """The cheapest configuration found whose error, measured, is at most the bound; no width of it can be lowered.
 
-    First the least uniform width by bisection, then configurations drawn around it. In every round the predictor is
-    trained on all that was run, and what it takes for cheapest is run; then single bits and exchanges of bits between
-    variables are tried.
+    First the least uniform width by bisection, then three configurations a variable drawn around it. In every round the
+    predictor is trained on all that was run, and what it takes for cheapest is run; then single bits and exchanges of
+    bits between variables are tried.
 
     Args:
         bound: on max_i (out_i − ref_i)²/ref_i².
         low: the smallest width to use.
-        first: configurations drawn before the first round; by default three a variable.
         rounds: at most; the search ends with one that finds nothing cheaper.
     """
     if not (math.isfinite(bound) and bound > 0):
@@ -136,7 +134,7 @@ def tune(
     least, most = max(low, width - 8), min(FULL, width + 6)
     ranges = Ranges((low,) * size, (most,) * size)
     generator = np.random.default_rng(seed)
-    drawn = generator.integers(least, most + 1, (first or 3 * size, size))
+    drawn = generator.integers(least, most + 1, (3 * size, size))
     runs.errors([tuple(row) for row in drawn.tolist()])
     for number in range(rounds):
         before = runs.cheapest().bits

@@ -15,12 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from grids import TEXT, change, three
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from killed_labelling import ROWS, SAMPLING, SEED, run
-from labelled import without_prices
 
 from ldf.power.problem import Power
 from ldf.proxies import load_problem, open_problem
@@ -249,33 +247,12 @@ def test_with_a_hot_start_each_row_has_an_earlier_optimum(problem: Power, tmp_pa
         np.testing.assert_allclose(prices, problem.prices(now), atol=1e-3)
 
 
-# ---------------------------------------------------------------- labels made before there were prices
-
-
-@pytest.mark.parametrize("old", [slice(None), slice(0, 1), slice(-1, None)], ids=["all", "the first", "the last"])
-def test_shards_without_prices_make_a_data_set_without_prices(made: Path, tmp_path: Path, old: slice) -> None:
+def test_a_shard_without_a_column_is_refused(made: Path, tmp_path: Path) -> None:
     copied(made, tmp_path)
-    for shard in sorted(tmp_path.glob("shard-*.parquet"))[old]:
-        without_prices(shard)
-    ours, whole = dataset.load(tmp_path), dataset.load(made)
-    assert whole.prices.shape == (30, 28)
-    assert ours.prices is ours.earlier_prices is ours.priced() is None
-    for name in ("demand", "state", "objective"):
-        assert torch.equal(getattr(ours, name), getattr(whole, name))
-
-
-def test_a_data_set_begun_without_prices_is_gone_on_with(problem: Power, tmp_path: Path) -> None:
-    sampling = Sampling("shared", hot_start=0.01)
-    make(problem, tmp_path, 12, sampling)
-    kept = sorted(tmp_path.glob("shard-*.parquet"))
-    for shard in kept:
-        without_prices(shard)
-    before = {shard: shard.read_bytes() for shard in kept}
-    make(problem, tmp_path, 30, sampling)
-    assert {shard: shard.read_bytes() for shard in kept} == before
-    assert "earlier_prices" in pq.read_schema(max(tmp_path.glob("shard-*.parquet"))).names
-    data = dataset.load(tmp_path)
-    assert (len(data), data.hot, data.prices, data.earlier_prices) == (30, True, None, None)
+    shard = max(tmp_path.glob("shard-*.parquet"))
+    pq.write_table(pq.read_table(shard).drop_columns("prices"), shard)
+    with pytest.raises(DatasetError, match=f"{shard} is damaged: it has not the columns draw, .* prices"):
+        dataset.load(tmp_path)
 
 
 # ---------------------------------------------------------------- the same rows, whatever happens

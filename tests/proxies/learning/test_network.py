@@ -265,12 +265,15 @@ def test_the_papers_recipe_is_five_layers_on_raw_numbers(data: dict[str, Dataset
     assert torch.equal(proxy.predict(rows), outputs(proxy, rows)), "unscaled and unbounded"
 
 
-def test_predictions_do_not_depend_on_how_many_are_made_at_once(data: dict[str, Dataset]) -> None:
+def test_predictions_do_not_depend_on_how_many_are_made_at_once(
+    data: dict[str, Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = Rows.of(data["shared"])
     proxy = built(data["shared"], wild=0.1)
     whole = proxy.predict(rows)
     for chunk in (1, 7, 60, 61):
-        assert torch.allclose(proxy.predict(rows, chunk), whole, rtol=0, atol=1e-6), chunk
+        monkeypatch.setattr("ldf.proxies.learning.network.CHUNK", chunk)
+        assert torch.allclose(proxy.predict(rows), whole, rtol=0, atol=1e-6), chunk
     assert proxy.predict(Rows.of(data["shared"].take(torch.arange(0)))).shape == (0, whole.shape[1])
 
 

@@ -1,16 +1,16 @@
 """Training, keeping and scoring networks: M, MC and MCD by both recipes."""
 
+import copy
 import math
 import re
-import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from helpers import kill_after_checkpoint
 from killed_training import EPOCHS, run
-from labelled import formula, labelled, without_prices
+from labelled import formula, labelled
 from torch import Tensor
 
 from ldf import CheckpointError
@@ -19,7 +19,7 @@ from ldf.proxies.data import dataset
 from ldf.proxies.data.dataset import Dataset, divide
 from ldf.proxies.data.labelling import DatasetError
 from ldf.proxies.learning import training
-from ldf.proxies.learning.evaluation import Scores, errors, evaluate, price_errors
+from ldf.proxies.learning.evaluation import errors, evaluate, price_errors
 from ldf.proxies.learning.network import Rows
 from ldf.proxies.learning.training import FILE, MODELS, PRICES, RECIPES, Trained, baselines, recipe_named, train
 from ldf.proxies.source import NetworkError
@@ -334,20 +334,20 @@ def test_a_run_whose_network_was_edited_is_refused(data: dict[str, Dataset], tmp
 
 
 @pytest.mark.parametrize("mode", ["independent", "shared"])
-def test_labels_without_prices_train_a_run_without_prices(folders: dict[str, Path], tmp_path: Path, mode: str) -> None:
-    shutil.copytree(folders[mode], tmp_path / "labels")
-    for shard in (tmp_path / "labels").glob("shard-*.parquet"):
-        without_prices(shard)
-    done = trained(dataset.load(tmp_path / "labels"), folder=tmp_path / "run")
-    tensors, facts = checkpoint.load(tmp_path / "run" / FILE)
-    assert not [name for name in (*tensors, *facts) if "prices" in name], "as runs were saved before"
-    held, whole = Trained.load(tmp_path / "run"), trained(dataset.load(folders[mode]))
+def test_a_problem_without_prices_trains_a_run_without_prices(
+    data: dict[str, Dataset], tmp_path: Path, mode: str
+) -> None:
+    rows, problem = data[mode], copy.copy(data[mode].problem)
+    problem.priced = {}
+    done = trained(replace(rows, problem=problem, prices=None, earlier_prices=None), folder=tmp_path)
+    tensors, facts = checkpoint.load(tmp_path / FILE)
+    assert not [name for name in (*tensors, *facts) if "prices" in name]
+    held, whole = Trained.load(tmp_path, problem), trained(rows)
     for found in (done, held):
         assert found.prices is found.price_memory is None
-        with pytest.raises(ValueError, match="this run of case14_ieee has no prices: label and train again"):
-            found.predict_prices(torch.zeros(1, 28, dtype=torch.float64))
-    demand = dataset.load(folders[mode]).demand
-    assert torch.equal(held.predict(demand), whole.predict(demand)), "states do not depend on whether there are prices"
+        with pytest.raises(ValueError, match="power case14_ieee has no prices to predict"):
+            found.predict_prices(rows.demand)
+    assert torch.equal(held.predict(rows.demand), whole.predict(rows.demand)), "states do not depend on prices"
 
 
 def test_with_a_hot_start_prices_begin_at_the_nearest_remembered(data: dict[str, Dataset]) -> None:
@@ -463,12 +463,6 @@ def test_errors_of_prices_are_shares_of_the_l1_norm_by_part(data: dict[str, Data
     }
     scores = evaluate(data["independent"].state, data["independent"], predicted)
     assert scores.prices == price_errors(problem, predicted, true)
-
-
-def test_scores_without_prices_are_read_back(data: dict[str, Dataset]) -> None:
-    scores = evaluate(data["independent"].state, data["independent"])
-    assert scores.prices is None
-    assert Scores(**{name: value for name, value in asdict(scores).items() if name != "prices"}) == scores
 
 
 @pytest.mark.parametrize("mode", ["independent", "shared"])

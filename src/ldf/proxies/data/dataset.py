@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..problem import Floats, Problem
-from .labelling import DatasetError, Origin, read_manifest, read_shard, shard_path
+from .labelling import DatasetError, Origin, read_manifest, read_shard, schema, shard_path
 from .sampling import Sampling
 
 RARE = 0.005
@@ -29,7 +29,7 @@ class Dataset:
     """n rows: a demand [D], its optimal state [S] and the prices there [K]; with a hot start also an earlier demand's.
 
     Rows are independent draws, and every row has an earlier state of its own: no state is on both sides of the split.
-    Labels made before there were prices have none.
+    There are no prices where the problem has none.
     """
 
     problem: Problem
@@ -64,8 +64,8 @@ class Dataset:
         return self.problem.lower, self.problem.upper
 
     def priced(self) -> Priced | None:
-        """The same rows with prices in the place of states; None where there are no prices."""
-        if self.prices is None:
+        """The same rows with prices in the place of states; None where the problem has no prices."""
+        if not self.problem.priced:
             return None
         return Priced(**{**self.__dict__, "state": self.prices, "earlier_state": self.earlier_prices})
 
@@ -135,8 +135,10 @@ def load(folder: Path, problem: Problem | None = None) -> Dataset:
     if missing:
         raise DatasetError(f"{missing[0]} is missing; run the same `ldf label` again to make it anew")
     shards = [read_shard(path, origin)[0] for path in paths]
-    if not all("prices" in shard.column_names for shard in shards):  # begun before there were prices
-        shards = [shard.select([n for n in shard.column_names if not n.endswith("prices")]) for shard in shards]
+    wanted = schema(problem, origin.sampling)
+    for path, shard in zip(paths, shards, strict=True):
+        if shard.schema != wanted:
+            raise DatasetError(f"{path} is damaged: it has not the columns {', '.join(wanted.names)} of its network")
     table = pa.concat_tables(shards).slice(0, manifest["rows"])
     if table.num_rows < manifest["rows"]:
         raise DatasetError(f"{folder} has {table.num_rows} rows, {manifest['rows']} were promised")

@@ -31,7 +31,7 @@ class Scores:
     """Largest ν by law."""
     gap: float
     """100·Σ|cost(ŷ) − cost(y)|/Σ|cost(y)|: an optimum may cost nothing."""
-    prices: dict[str, float] | None = None
+    prices: dict[str, float] | None
     """100·‖π̂ − π‖₁/‖π‖₁ by part; None where none were predicted."""
 
 

@@ -25,6 +25,8 @@ KNOTS = (0, 32, 128, 512, 1024)
 """Numbers of hinges to choose from."""
 ROWS_PER_KNOT = 2
 """Rows there must be for each hinge or product: with fewer the base would pass through the training rows."""
+CHUNK = 4096
+"""Rows that are predicted at a time."""
 NEGLIGIBLE = 1e-4
 """Principal components with a standard deviation below this share of the largest are left out."""
 CONSTANT = 1e-7
@@ -144,11 +146,11 @@ class Proxy(nn.Module):
                 self.scale[members] *= ((z * wanted)[:, members].sum() / size).clamp(0, 1)
 
     @torch.no_grad()
-    def predict(self, rows: Rows, chunk: int = 4096) -> Tensor:
+    def predict(self, rows: Rows) -> Tensor:
         """States [B, S] in double precision."""
         dtype = next(self.network.parameters()).dtype
         found = []
-        for part in rows.chunks(chunk):
+        for part in rows.chunks(CHUNK):
             states = self.states(self(self.features(part).to(dtype)).double(), self.base(part))
             found.append(states.clamp(self.lower, self.upper) if self.architecture.bounded else states)
         return torch.cat(found) if found else torch.zeros(0, len(self.offset), dtype=torch.float64)

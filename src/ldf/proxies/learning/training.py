@@ -32,6 +32,8 @@ CHECKPOINTS = ("checkpoint", "checkpoint-prices")
 MEMORY = 512
 """Earlier states that a network with a hot start remembers, to have one for any demand."""
 MODELS = ("M", "MC", "MCD")
+SEED = 0
+"""Of the rows that baselines choose their penalty on."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Trained:
     memory: Rows | None = None
     """With a hot start: demands and states to start from."""
     prices: Proxy | None = None
-    """The network of prices; None where the labels had none."""
+    """The network of prices; None where the problem has none."""
     price_memory: Rows | None = None
     """With a hot start: the same demands, with prices in the place of states."""
 
@@ -148,7 +150,7 @@ class Trained:
         for name, value in tensors.items():
             group, _, rest = name.partition(".")
             parts[group][rest] = value
-        described = facts.pop("prices", None)  # runs from before there were prices have none
+        described = facts.pop("prices") if problem.priced else None
         held = parts["memory"]
         memory, price_memory = (
             Rows(held["demand"], held["demand"], held[name]) if name in held else None for name in ("state", "prices")
@@ -176,7 +178,7 @@ class Trained:
     def predict_prices(self, demand: Tensor, earlier: tuple[Tensor, Tensor] | None = None) -> Tensor:
         """Prices [B, K] for demands [B, D], in people's units; with a hot start from earlier demands and prices."""
         if self.prices is None:
-            raise ValueError(f"this run of {self.problem.name} has no prices: label and train again, in new folders")
+            raise ValueError(f"{self.problem.kind} {self.problem.name} has no prices to predict")
         return self.prices.predict(Rows.near(self.price_memory, demand, earlier))
 
     def outside(self, demand: Tensor) -> list[str | None]:
@@ -187,8 +189,7 @@ class Trained:
 
 def _restored(described: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> Proxy:
     """A network from its description and its tensors."""
-    sizes = {"curved": 0, **described["sizes"]}  # runs from before there were curved bases have none
-    proxy = Proxy(Architecture(**described["architecture"]), described["hot"], sizes)
+    proxy = Proxy(Architecture(**described["architecture"]), described["hot"], described["sizes"])
     try:
         proxy.load_state_dict(tensors)
     except RuntimeError as error:
@@ -330,12 +331,12 @@ def _memory(training: Dataset, seed: int) -> Rows | None:
 Baseline = Callable[[Dataset], Tensor]
 
 
-def baselines(data: Dataset, seed: int = 0) -> dict[str, Baseline]:
+def baselines(data: Dataset) -> dict[str, Baseline]:
     """What a network has to beat: a constant, ridge regression, and with a hot start the earlier state (or prices)."""
     training, _ = data.split()
-    fitted, chosen = divide(training, seed)
+    fitted, chosen = divide(training, SEED)
     centre = training.state.mean(0)
-    linear = build(Architecture(1, 1, skip=True, bounded=False), fitted, chosen, seed, linear=True)
+    linear = build(Architecture(1, 1, skip=True, bounded=False), fitted, chosen, SEED, linear=True)
     found: dict[str, Baseline] = {
         "mean": lambda rows: centre.expand_as(rows.state),
         "linear": lambda rows: linear.base(Rows.of(rows)),
