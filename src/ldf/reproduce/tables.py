@@ -14,14 +14,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from ..io.text import table
+from . import published
 
 Row = Mapping[str, Any]
 
 KEYS = ("table", "case", "sampling", "recipe", "model", "quantity", "mean", "std", "seeds", "unit", "paper")
 """What every row has."""
-
-NETWORKS = ("power-errors", "gas-errors", "violations")
-"""The tables on power and gas networks."""
 
 BASELINES = ("mean", "linear", "previous")
 """Models that are no networks."""
@@ -217,6 +215,33 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
         "mean": fmean(values) if values else math.nan,
         "std": stdev(values) if len(values) > 1 else 0.0,
         "seeds": len(values),
+    }
+
+
+def row_of(
+    name: str,
+    model: str,
+    quantity: str,
+    unit: str | None,
+    values: Sequence[float],
+    *,
+    case: str,
+    sampling: str | None,
+    recipe: str,
+    **more: Any,
+) -> dict[str, Any]:
+    """A row of the table of this name: mean and spread of the values, one for each seed, and the paper's figure."""
+    return {
+        "table": name,
+        "case": case,
+        "sampling": sampling,
+        "recipe": recipe,
+        "model": model,
+        "quantity": quantity,
+        **summary(values),
+        "unit": unit,
+        "paper": published.figure(name, case, model, quantity, more.get("slack")),
+        **more,
     }
 
 
