@@ -10,7 +10,7 @@ from typing import Any
 
 from ..viewing.figures import floor_of, grid, key, markers_of, palette, save
 from . import published
-from .tables import MODELS, Row, sections_of, summary
+from .tables import Row, Section, ordered, sections_of, summary
 
 ROLES = {
     "M": "#E69F00", "MC": "#009E73", "MCD": "#0072B2", "MCD expected": "#56B4E9", "MCD separate": "#CC79A7",
@@ -19,17 +19,21 @@ ROLES = {
 """Colours in the pictures of trade-offs; a square is of boosted trees."""
 
 
+def _sections(rows: Sequence[Row]) -> tuple[list[Section], list[str]]:
+    """The tables that rows make, and all models of them; refused where there are none."""
+    if not rows:
+        raise ValueError("there are no rows to draw; at least one is needed")
+    sections = sections_of(rows)
+    return sections, ordered(model for section in sections for model in section.models)
+
+
 def errors_figure(rows: Sequence[Row], path: Path, quantity_names: Mapping[str, str]) -> None:
     """Draw mean ± std by quantity and model on a log scale, a panel a table; the paper's figures are hollow.
 
     Args:
         quantity_names: how to call the quantities; others keep their name.
     """
-    sections = sections_of(rows)
-    if not sections:
-        raise ValueError("there are no rows to draw; at least one is needed")
-    models = list(dict.fromkeys(m for name in MODELS for s in sections for m in s.models if m == name))
-    models += list(dict.fromkeys(m for s in sections for m in s.models if m not in MODELS))
+    sections, models = _sections(rows)
     units = {section.unit(quantity) for section in sections for quantity in section.quantities}
     colours, markers = palette(models), markers_of(models)
     slots = max(len(section.quantities) * (len(section.models) + 1.5) for section in sections)
@@ -106,11 +110,7 @@ def curves_figure(rows: Sequence[Row], path: Path, quantities: Sequence[str], la
     Args:
         label: what the case is.
     """
-    sections = sections_of(rows)
-    if not sections:
-        raise ValueError("there are no rows to draw; at least one is needed")
-    models = [m for m in MODELS if any(m in s.models for s in sections)]
-    models += list(dict.fromkeys(m for s in sections for m in s.models if m not in MODELS))
+    sections, models = _sections(rows)
     places = [float(next(iter(section.cells.values()))["case"]) for section in sections]
     colours, markers = palette(models), markers_of(models)
     figure, panels = grid(len(quantities), 4.6, 4.0, columns=3)

@@ -218,7 +218,7 @@ class Training(Job):
 
 
 @dataclass(frozen=True)
-class Repair(Job):
+class Repairs(Job):
     """The first test rows of a network, repaired."""
 
     unit = "repair"
@@ -336,7 +336,7 @@ def studies_of(options: Options) -> tuple[list[Study], dict[str, str]]:
 def cells(studies: Sequence[Study], options: Options) -> list[Job]:
     """All networks of a table, and their repairs if it is about them."""
     runs = [run for study in studies for run in study.runs]
-    return [*runs, *(Repair(run, options.repairs) for run in runs if TABLES[options.table].repairs)]
+    return [*runs, *(Repairs(run, options.repairs) for run in runs if TABLES[options.table].repairs)]
 
 
 def left(options: Options) -> dict[Path, float]:
@@ -382,7 +382,7 @@ def make(options: Options) -> Part:
                 caption = f"Mean ν per law over the epochs: {about}, {recipe} recipe, seed 0."
                 figures.append(Figure(path, caption, "" if recipe == shown else "Violations over the epochs"))
         if table.repairs:
-            repaired = {run: found[Repair(run, options.repairs)] for run in study.runs}
+            repaired = {run: found[Repairs(run, options.repairs)] for run in study.runs}
             rows += violation_rows(study, repaired, options.repairs)
             answers = [answer for own in repaired.values() for answer in own]
             certified = sum(answer["status"] == "certified" for answer in answers)

@@ -8,7 +8,7 @@ sampling, recipe and, where there is one, slack make one table.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
@@ -203,10 +203,15 @@ def sections_of(rows: Sequence[Row]) -> list[Section]:
             if at in cells:
                 raise ValueError(f"{heading}: two rows for {at[0]} of {at[1]}; there should be one")
             cells[at] = row
-        found = list(dict.fromkeys(model for _, model in cells))
-        models = [m for m in MODELS if m in found] + [m for m in found if m not in MODELS]
-        sections.append(Section(str(name), heading, list(dict.fromkeys(q for q, _ in cells)), models, cells))
+        quantities = list(dict.fromkeys(quantity for quantity, _ in cells))
+        sections.append(Section(str(name), heading, quantities, ordered(model for _, model in cells), cells))
     return sections
+
+
+def ordered(models: Iterable[str]) -> list[str]:
+    """Each once, in the order of `MODELS`; others follow as they come."""
+    found = list(dict.fromkeys(models))
+    return [model for model in MODELS if model in found] + [model for model in found if model not in MODELS]
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
