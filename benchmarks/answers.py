@@ -35,12 +35,13 @@ import torch
 from ldf.power.case import Case, tables
 from ldf.proxies.answering.answers import Responder
 from ldf.proxies.answering.repair import Answer, Certifier
-from ldf.proxies.data.dataset import Dataset
+from ldf.proxies.data.dataset import Dataset, load
 from ldf.proxies.learning.evaluation import price_errors
 from ldf.proxies.learning.network import Rows
-from ldf.proxies.learning.study import Run, Study
 from ldf.proxies.learning.training import baselines
-from ldf.reproduce.networks import Options
+from ldf.reproduce import jobs
+from ldf.reproduce.networks import Study, Training, studies_of
+from ldf.reproduce.options import Options
 
 CASES = ("case30_ieee", "case118_ieee", "case300_ieee")
 BATCH = 200
@@ -106,17 +107,19 @@ def price_figures(labels: Dataset, respond: Responder) -> dict[str, float]:
     return {name: price_errors(labels.problem, found, rows.state)[part] for name, found in predicted.items()}
 
 
-def measure(study: Study, rows: int, epochs: int) -> dict[str, float]:
+def measure(study: Study, options: Options, rows: int, epochs: int) -> dict[str, float]:
     """All figures of one case and sampling."""
-    labels = study.label()
-    run = Run("tuned", "MCD", 0, epochs)
-    study.train([run])
-    respond = Responder.open(study.folder_of(run), progress=study.progress)
+    study.label(options)
+    labels = load(study.labels.folder(options.work), study.problem)
+    run = Training(study.labels, "tuned", "MCD", 0, epochs)
+    jobs.run([run], options.work, progress=options.progress)
+    folder = run.folder(options.work)
+    respond = Responder.open(folder, progress=options.progress)
     _, test = labels.split()
     demands = test.demand.numpy()
     answers, cold, ours = timed(respond, demands[:rows], BLOCK)
     _, alternating, each = timed(respond, demands[: rows // 2], 1)
-    _, slow, warm = timed(Responder.open(study.folder_of(run), "optimal"), demands[: rows // 4], BLOCK)
+    _, slow, warm = timed(Responder.open(folder, "optimal"), demands[: rows // 4], BLOCK)
     alone = [answer.repair != "solver" for answer in answers]
     gaps = [
         answer.beside(best).gap or 0.0
@@ -160,9 +163,11 @@ def main() -> None:
     found: dict[str, float] = {}
     for case in arguments.case or CASES:
         for mode in arguments.sampling or ("shared", "independent"):
-            options = Options(cases=[case], samplings=[mode], recipes=["tuned"], samples=samples, progress=True)
-            for study in options.studies(arguments.work, ("power", "gas"))[0]:
-                figures = measure(study, rows, epochs)
+            options = Options(
+                "violations", arguments.work, arguments.work, [case], samplings=[mode], samples=samples, progress=True
+            )
+            for study in studies_of(options)[0]:
+                figures = measure(study, options, rows, epochs)
                 found |= {f"{study.problem.name}_{mode}_{name}": value for name, value in figures.items()}
     if arguments.json:
         print(json.dumps(found, indent=1))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import shlex
 import sys
 import time
@@ -22,7 +23,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import joblib
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -37,8 +37,9 @@ from ldf.fairness.datasets import READINGS, load
 from ldf.fairness.encoding import Codes, Encoder
 from ldf.fairness.network import Decider, FairClassifier, call, cross_entropy
 from ldf.fairness.rates import Floats, Ints, covariance
-from ldf.io.text import Progress, write_whole
-from ldf.reproduce import fairness
+from ldf.reproduce import fairness, jobs
+from ldf.reproduce.figures import tradeoff_figure
+from ldf.reproduce.options import BOTH, Options
 from ldf.reproduce.report import write
 from ldf.reproduce.tables import Figure, Part, terminal
 from ldf.viewing import figures, page
@@ -278,40 +279,32 @@ def peers(split: study.Split, step: float, epochs: int | None) -> dict[str, Any]
     return found
 
 
-class Cell(fairness.Job):
+class Peers(fairness.Cell):
     """All peers on one fold of a reading; or, without a fold, the choice of Cooper's step."""
 
-    def run(self, work: Path) -> Cell:
-        """Train, score and write."""
-        torch.set_num_threads(1)
+    @property
+    def seconds(self) -> float:
+        """Nobody knows."""
+        return math.nan
+
+    @property
+    def needs(self) -> list[Peers]:
+        """The choice."""
+        return [] if self.fold is None else [peers_of(self.reading, None, self.epochs)]
+
+    def run(self, work: Path) -> dict[str, Any]:
+        """Train and score."""
         warnings.simplefilter("ignore")
-        begun, split = time.monotonic(), study.Split(load(self.reading), self.fold or 0)
+        split = study.Split(load(self.reading), self.fold or 0)
         if self.fold is None:
-            found = choose(split, self.epochs)
-        else:
-            chosen = cell_of(self.reading, None, self.epochs).read(work)
-            assert chosen is not None
-            found = peers(split, chosen["step"], self.epochs)
-        found |= {"version": fairness.VERSION, "seconds": time.monotonic() - begun}
-        write_whole(self.path(work), json.dumps(found))
-        return self
+            return choose(split, self.epochs)
+        (chosen,) = self.needs
+        return peers(split, chosen.read(work)["step"], self.epochs)
 
 
-def cell_of(reading: str, fold: int | None, epochs: int | None) -> Cell:
+def peers_of(reading: str, fold: int | None, epochs: int | None) -> Peers:
     """The same for every number of folds that are run."""
-    return Cell(f"{'cooper-step' if fold is None else 'peers'}-{VERSION}", reading, fold, 1, epochs)
-
-
-def run(cells: list[Cell], work: Path, workers: int | None) -> dict[Cell, dict[str, Any]]:
-    """Run what is not there yet, each on one core; choices first."""
-    todo = [cell for cell in cells if cell.read(work) is None]
-    line, done = Progress(len(cells), "cell", done=len(cells) - len(todo)), len(cells) - len(todo)
-    for first in (True, False):
-        pool = joblib.Parallel(n_jobs=workers or -1, return_as="generator_unordered")
-        for cell in pool(joblib.delayed(Cell.run)(cell, work) for cell in todo if (cell.fold is None) == first):
-            done += 1
-            line.update(done, cell.describe)
-    return {cell: json.loads(cell.path(work).read_text()) for cell in cells}
+    return Peers(f"{'cooper-step' if fold is None else 'peers'}-{VERSION}", reading, fold, 1, epochs)
 
 
 def panels(scores: Mapping[str, Any]) -> dict[str, Any]:
@@ -333,10 +326,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one fold of one reading, two epochs: does everything run")
     asked = parser.parse_args()
     readings, folds = (["bank-balanced-age"], 1) if asked.quick else (asked.reading or list(READINGS), asked.folds)
-    options = fairness.Options(readings, folds=folds, epochs=QUICK if asked.quick else None, workers=asked.workers)
-    own = fairness.run(fairness.jobs_of(options, relaxed=False), asked.work, options)
-    wanted = [cell_of(reading, fold, options.epochs) for reading in readings for fold in (None, *range(folds))]
-    cells = run(wanted, asked.work, asked.workers)
+    epochs = QUICK if asked.quick else None
+    options = Options("fairness", asked.work, asked.work, readings, recipes=BOTH, seeds=folds, epochs=epochs)
+    own = jobs.run(fairness.cells(options), asked.work, asked.workers)
+    wanted = [peers_of(reading, fold, epochs) for reading in readings for fold in (None, *range(folds))]
+    cells = jobs.run(wanted, asked.work, asked.workers)
     rows, pictures, flat, steps = [], [], {}, []
     for reading in readings:
         paper, scores = (fairness.scores_of(own, reading, recipe) for recipe in ("paper", "tuned"))
@@ -354,18 +348,18 @@ def main() -> None:
                 ours = scores[fairness.NAMES[kind]["M"]][cell.fold]
                 if abs(ours["accuracy"] - score["accuracy"]) > 1e-9:
                     print(f"{cell.describe()}: {kind} is not the base in the work folder", file=sys.stderr)
-        rows += fairness.rows_of("fairness-peers", reading, "tuned", scores, {})
+        rows += fairness.rows_of("fairness-peers", reading, "tuned", scores, None)
         for model, scored in scores.items():
             flat[f"{reading}_{model}_accuracy"] = fmean(score["accuracy"] for score in scored)
             flat[f"{reading}_{model}_dt"] = abs(fmean(score["signed DT"] for score in scored))
         if asked.out:
             path = f"trade-off-{reading}.png"
-            fairness.tradeoff_figure(reading, panels(scores), fairness.curves_of(own, reading), asked.out / path)
+            tradeoff_figure(reading, panels(scores), fairness.curves_of(own, reading), asked.out / path)
             caption = f"{reading}: accuracy against |mean signed DT|; lines: the closed form on both bases"
             pictures.append(Figure(path, caption))
     if asked.out:
         versions = ", ".join(f"{name} {version(name)}" for name in ("fairlearn", "oxonfair", "cooper-optim"))
-        facts = fairness.facts_of(options, own | cells) | {"peers": versions, "Cooper's step": ", ".join(steps)}
+        facts = fairness.facts_of(folds, own | cells) | {"peers": versions, "Cooper's step": ", ".join(steps)}
         title = "Fair classifiers and their peers"
         part = Part("fairness-peers", title, rows, pictures, NOTES, facts, "folds", asked.quick)
         write(asked.out, title, [part], {"command": shlex.join(["python", *sys.argv]), **page.machine()}, {})

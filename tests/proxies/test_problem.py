@@ -29,7 +29,7 @@ from ldf.proxies.learning.training import MODELS, RECIPES, Trained, baselines, t
 from ldf.proxies.nlp import Solution
 from ldf.proxies.problem import Floats, Problem
 from ldf.proxies.program import distinct
-from ldf.reproduce.published import PUBLISHED
+from ldf.reproduce.networks import NAMES
 
 CASES = {"power": "case14_ieee", "gas": "24-pipe"}
 QUANTITIES = {"power": ("p", "v", "theta", "pf"), "gas": ("R", "p", "q")}
@@ -106,7 +106,7 @@ class TestProblem:
         for name in [*problem.present(subject.optimum.state), *problem.priced, *problem.laws, "objective"]:
             assert name in problem.units
         assert set(problem.reported(subject.data.state)) == set(QUANTITIES[problem.kind])
-        assert PUBLISHED[problem.kind].names.keys() >= {*problem.controls, *QUANTITIES[problem.kind]}
+        assert NAMES[problem.kind].keys() >= {*problem.controls, *QUANTITIES[problem.kind]}
 
     def test_its_optimum_keeps_every_law_with_room_to_spare(self, subject: Subject) -> None:
         for labels in (True, False):

@@ -1,6 +1,6 @@
 """The tables on fairness: folds, kept cells, rows beside the paper's; on made-up people in place of Adult's."""
 
-import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,10 +9,9 @@ from threadpoolctl import threadpool_limits
 
 from ldf.fairness import study
 from ldf.fairness.datasets import Reading, synthetic
-from ldf.reproduce import fairness
-from ldf.reproduce.tables import KEYS
-
-SMALL = fairness.Options(readings=["adult-sex"], folds=2, epochs=1, workers=1, progress=False)
+from ldf.reproduce import fairness, jobs
+from ldf.reproduce.options import Options
+from ldf.reproduce.tables import KEYS, Part
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -26,8 +25,14 @@ def people(monkeypatch):
     monkeypatch.setattr(fairness, "load", lambda name: synthetic(400, seed=3))
 
 
-def read(out):
-    return json.loads((out / "results.json").read_text())
+def small(table: str, work: Path, out: str = "", **asked: object) -> Options:
+    """One reading, two folds, one epoch."""
+    asked = {"cases": ["adult-sex"], "recipes": ["paper", "tuned"], "seeds": 2, "epochs": 1} | asked
+    return Options(table, work / (out or table), work, workers=1, progress=False, **asked)
+
+
+def make(table: str, work: Path, out: str = "") -> Part:
+    return fairness.make(small(table, work, out))
 
 
 def test_folds_are_disjoint_equal_and_alike():
@@ -60,7 +65,7 @@ def test_each_fold_is_encoded_by_its_own_training_rows():
 
 
 def test_the_main_table_has_every_model_beside_the_papers_figures(tmp_path):
-    part = fairness.make_fairness(tmp_path / "out", tmp_path / "work", SMALL)
+    part = make("fairness", tmp_path)
     rows = part.rows
     assert all(set(KEYS) <= set(row) for row in rows)
     found = {(row["recipe"], row["model"], row["quantity"]): row for row in rows}
@@ -78,12 +83,11 @@ def test_the_main_table_has_every_model_beside_the_papers_figures(tmp_path):
         if row["quantity"] == "DT":
             assert row["mean"] >= abs(found[row["recipe"], row["model"], "signed DT"]["mean"]) - 1e-12
     assert [figure.path for figure in part.figures] == ["trade-off-adult-sex.png"]
-    assert (tmp_path / "out" / "trade-off-adult-sex.png").is_file()
+    assert (tmp_path / "fairness" / "trade-off-adult-sex.png").is_file()
 
 
 def test_the_relaxed_table_and_the_traces_follow_from_the_same_cells(tmp_path, monkeypatch):
-    work = tmp_path / "work"
-    rows = fairness.make_relaxed(tmp_path / "relaxed", work, SMALL).rows
+    rows = make("relaxed-fairness", tmp_path).rows
     gap = abs(synthetic(400, seed=3).gap)
     assert {row["slack"] for row in rows} == {0.05, 0.2, 0.5}
     assert all(row["epsilon"] == pytest.approx(row["slack"] * gap) for row in rows)
@@ -91,31 +95,48 @@ def test_the_relaxed_table_and_the_traces_follow_from_the_same_cells(tmp_path, m
     assert of["paper", "MCD", 0.5, "DT"]["paper"] == 0.0812
     assert of["tuned", "MCD", 0.05, "accuracy"]["paper"] == 0.8336
     assert of["tuned", "boosting MCD", 0.2, "DT"]["seeds"] == 2
-    traces = fairness.make_traces(tmp_path / "traces", work, SMALL).rows
+    traces = make("fairness-traces", tmp_path).rows
     assert {row["model"] for row in traces} == {"M", "MC", "MCD", "Zafar"}
-    lines = (tmp_path / "traces" / "traces.csv").read_text().splitlines()
+    lines = (tmp_path / "fairness-traces" / "traces.csv").read_text().splitlines()
     assert len(lines) == 1 + 5 * 2  # five models, two folds, one epoch each
     for name in ("paper", "paper_separate", "paper_relaxed", "tuned", "tuned_relaxed"):
         monkeypatch.setattr(study, name, None)
-    assert fairness.make_relaxed(tmp_path / "again", work, SMALL).rows == rows
-    assert fairness.make_traces(tmp_path / "more", work, SMALL).rows == traces
+    assert make("relaxed-fairness", tmp_path, "again").rows == rows
+    assert make("fairness-traces", tmp_path, "more").rows == traces
 
 
-def test_a_damaged_cell_is_run_again(tmp_path):
-    only = fairness.Options(readings=["adult-sex"], recipes=["paper"], folds=2, epochs=1, workers=1, progress=False)
-    (job,) = fairness.jobs_of(only, traces=True)
-    first = fairness.run([job], tmp_path, only)[job]
-    job.path(tmp_path).write_text('{"version": 0}')
-    assert fairness.run([job], tmp_path, only)[job]["scores"] == first["scores"]
-    job.path(tmp_path).write_text("{")
-    assert fairness.run([job], tmp_path, only)[job]["scores"] == first["scores"]
+def test_tables_have_the_cells_that_they_need_and_share_them(tmp_path):
+    cells = {table: fairness.cells(small(table, tmp_path)) for table in fairness.TABLES}
+    kinds = {table: [cell.kind for cell in own] for table, own in cells.items()}
+    tuned = ["network", "network", "boosting", "boosting"]
+    assert kinds["fairness"] == ["paper", "paper-separate", *tuned]
+    assert kinds["relaxed-fairness"] == ["paper-relaxed", *(f"{kind}-relaxed" for kind in tuned)]
+    assert kinds["fairness-traces"] == ["paper"], "whatever recipe is asked for"
+    assert set(cells["fairness-traces"]) < set(cells["fairness"])
+    needed = [need for cell in cells["relaxed-fairness"] for need in cell.needs]
+    assert needed == cells["fairness"][2:], "where the multipliers start"
+    assert "paper-separate" not in {c.kind for c in fairness.cells(small("fairness", tmp_path, cases=["adult-race"]))}
+    folder = tmp_path / "fairness"
+    assert [cell.path(tmp_path) for cell in cells["fairness"][1:3]] == [
+        folder / "adult-sex-paper-separate-2-folds-1.json", folder / "adult-sex-network-fold-0-1.json",
+    ]  # fmt: skip
+
+
+def test_a_cell_that_is_there_is_not_run_again(tmp_path):
+    (cell,) = fairness.cells(small("fairness-traces", tmp_path))
+    first = jobs.run([cell], tmp_path, 1, False)[cell]
+    before = cell.path(tmp_path).stat().st_mtime_ns
+    assert jobs.run([cell], tmp_path, 1, False)[cell] == first
+    assert cell.path(tmp_path).stat().st_mtime_ns == before
+    cell.path(tmp_path).write_text('{"version": 0}')
+    assert jobs.run([cell], tmp_path, 1, False)[cell]["scores"] == first["scores"]
 
 
 def test_what_there_is_not_is_refused():
     with pytest.raises(ValueError, match="no reading 'adult-age'; there are adult-sex"):
-        fairness.jobs_of(fairness.Options(readings=["adult-age"]))
+        fairness.cells(small("fairness", Path(), cases=["adult-age"]))
     with pytest.raises(ValueError, match="there are 5 folds, got 6"):
-        fairness.jobs_of(fairness.Options(folds=6))
+        fairness.cells(small("fairness", Path(), seeds=6))
 
 
 def test_a_constant_reading_has_no_gap_to_relax():

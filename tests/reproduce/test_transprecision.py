@@ -11,7 +11,9 @@ from helpers import refused, size_of
 from ldf.reproduce import figures as drawing
 from ldf.reproduce import tables
 from ldf.reproduce import transprecision as paper
-from ldf.reproduce.transprecision import Options, contradicting, make, scattered, score
+from ldf.reproduce.jobs import JobError
+from ldf.reproduce.options import Options
+from ldf.reproduce.transprecision import Cell, contradicting, make, scattered, score
 from ldf.transprecision import kernels, peers
 from ldf.transprecision.dominance import Dominance
 from ldf.transprecision.kernels import KERNELS, target
@@ -91,34 +93,23 @@ def test_the_papers_table_is_made_once_and_a_damaged_cell_again(
 
     cells = sorted((out / "work" / "transprecision").iterdir())
     assert [one.name for one in cells] == ["correlation-paper-200-2-3.json", "correlation-tuned-200-2-3.json"]
-    again, honest = [], paper._run
-    monkeypatch.setattr(paper, "_run", lambda job, work: (again.append(job.recipe), honest(job, work))[1])
-    options = Options(sizes=[200], sets=2, epochs=3, workers=1, progress=False)
-    same = make(tmp_path / "second", out / "work", options).rows
+    again, honest = [], Cell.run
+    monkeypatch.setattr(Cell, "run", lambda cell, work: (again.append(cell.recipe), honest(cell, work))[1])
+    options = Options("transprecision", tmp_path / "second", out / "work", ["200"], seeds=2, epochs=3, workers=1)
+    options = options.of("transprecision", ["200"])
+    same = make(options).rows
     assert not again, "what is there is not made again"
     assert same == rows
     scores = json.loads(cells[1].read_text())["scores"]
     cells[1].write_bytes(cells[1].read_bytes()[:-30])
-    anew = make(tmp_path / "second", out / "work", options).rows
+    anew = make(options).rows
     assert again == ["tuned"]
     assert anew == rows
     assert json.loads(cells[1].read_text())["scores"] == scores
-    cells[0].write_text(json.dumps(json.loads(cells[0].read_text()) | {"version": paper.VERSION + 1}))
-    monkeypatch.setattr(paper, "_run", lambda job, work: (_ for _ in ()).throw(InterruptedError))
-    with pytest.raises(InterruptedError):
-        make(tmp_path / "second", out / "work", options)
-
-
-def test_the_published_figures_are_the_papers() -> None:
-    assert tuple(paper.PUBLISHED) == paper.SIZES == (200, 400, 600, 800, 1000)
-    for quantity, wanted in {
-        "MAE": [0.1902, 0.1919, 0.1883, 0.1765, 0.1999, 0.1763, 0.1687, 0.2022, 0.1723, 0.1672, 0.2007, 0.1704, 0.1640,
-                0.2012, 0.1642],
-        "VC": [9.6, 35.8, 7.4, 4.5, 19.4, 2.6, 2.5, 9.1, 1.7, 3.0, 8.5, 0.6, 0.4, 5.7, 0.5],
-        "SMVC": [0.2229, 0.4748, 0.1872, 0.0804, 0.2149, 0.0369, 0.0397, 0.0683, 0.0224, 0.0600, 0.0746, 0.0131, 0.0048,
-                 0.0511, 0.0043],
-    }.items():  # fmt: skip
-        assert [value for size in paper.SIZES for value in paper.PUBLISHED[size][quantity]] == wanted
+    cells[0].write_text(json.dumps(json.loads(cells[0].read_text()) | {"version": Cell.version + 1}))
+    monkeypatch.setattr(Cell, "run", lambda cell, work: (_ for _ in ()).throw(InterruptedError("now")))
+    with pytest.raises(JobError, match="correlation paper 200: now"):
+        make(options)
 
 
 def test_bad_requests_for_the_table_are_refused(tmp_path: Path, call, monkeypatch: pytest.MonkeyPatch) -> None:

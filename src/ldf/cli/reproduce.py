@@ -14,7 +14,7 @@ import typer
 from .options import Epochs, Workers
 
 if TYPE_CHECKING:
-    from ..reproduce.plan import Job
+    from ..reproduce.options import Options
 
 app = typer.Typer()
 
@@ -46,10 +46,12 @@ def demo(
 
     A run that was stopped goes on where it was. Takes a few minutes on two cores.
     """
-    from ..reproduce.networks import DEMO, Options, left, make
-    from ..reproduce.plan import Job
+    from ..reproduce.options import Options
 
     options = Options(
+        table="demo",
+        out=out,
+        work=out / "work",
         cases=[case],
         samplings=["independent"],
         recipes=["tuned"],
@@ -60,9 +62,7 @@ def demo(
         workers=workers,
         progress=True,
     )
-    work = out / "work"
-    job = Job("demo", lambda: left(DEMO, work, options), lambda: make("demo", DEMO, out, work, options))
-    _report([job], out, workers)
+    _report([options])
 
 
 @app.command()
@@ -117,31 +117,35 @@ def reproduce(
 
     Says first how long it will take, and goes on where it was stopped.
     """
-    from ..reproduce import plan
+    from ..reproduce.options import Options
+    from ..reproduce.plan import plan
 
-    wish = plan.Wish(
+    asked = Options(
         table=table,
-        cases=case,
-        kernels=kernel,
-        samplings=None if sampling is None else ["shared", "independent"] if sampling == "both" else [sampling],
-        recipes=None if recipe is None else ["paper", "tuned"] if recipe == "both" else [recipe],
+        out=out,
+        work=work or out / "work",
+        cases=case or (),
+        kernels=kernel or (),
+        samplings=() if sampling is None else ["shared", "independent"] if sampling == "both" else [sampling],
+        recipes=() if recipe is None else ["paper", "tuned"] if recipe == "both" else [recipe],
         samples=samples,
         epochs=epochs,
-        seeds=seeds,
-        repairs=repairs,
+        seeds=seeds or 0,
+        repairs=repairs or 0,
         quick=quick,
         workers=workers,
+        progress=True,
     )
-    _report(plan.plan(wish, out, work or out / "work"), out, workers)
+    _report(plan(asked))
 
 
-def _report(jobs: Sequence[Job], out: Path, workers: int | None) -> None:
+def _report(tables: Sequence[Options]) -> None:
     """Say how long it takes, make the tables, and end with 1 where one of them is missing."""
     from ..reproduce import plan, targets
     from ..reproduce.tables import terminal
 
-    typer.echo(plan.expected(jobs, workers or os.cpu_count() or 1), err=True)
-    parts, missing, page = plan.run(jobs, out, _command())
+    typer.echo(plan.expected(tables, tables[0].workers or os.cpu_count() or 1), err=True)
+    parts, missing, page = plan.run(tables, _command())
     for part in parts:
         typer.echo(terminal(part.rows) + "\n")
     if len(parts) > 1:

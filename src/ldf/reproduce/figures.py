@@ -1,14 +1,30 @@
-"""Pictures of tables: errors by model on a log scale, and quantities against a number."""
+"""Pictures of tables: errors by model, quantities against a number, profiles, trade-offs, traces over the epochs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ..viewing.figures import floor_of, grid, key, markers_of, palette, save
-from .tables import MODELS, Row, sections_of
+from . import published
+from .tables import Row, Section, ordered, sections_of, summary
+
+ROLES = {
+    "M": "#E69F00", "MC": "#009E73", "MCD": "#0072B2", "MCD expected": "#56B4E9", "MCD separate": "#CC79A7",
+    "Zafar": "#8C6D31", "linear": "#888888", "M + plug-in": "#D55E00", "M + thresholds (z)": "#000000",
+}  # fmt: skip
+"""Colours in the pictures of trade-offs; a square is of boosted trees."""
+
+
+def _sections(rows: Sequence[Row]) -> tuple[list[Section], list[str]]:
+    """The tables that rows make, and all models of them; refused where there are none."""
+    if not rows:
+        raise ValueError("there are no rows to draw; at least one is needed")
+    sections = sections_of(rows)
+    return sections, ordered(model for section in sections for model in section.models)
 
 
 def errors_figure(rows: Sequence[Row], path: Path, quantity_names: Mapping[str, str]) -> None:
@@ -17,11 +33,7 @@ def errors_figure(rows: Sequence[Row], path: Path, quantity_names: Mapping[str, 
     Args:
         quantity_names: how to call the quantities; others keep their name.
     """
-    sections = sections_of(rows)
-    if not sections:
-        raise ValueError("there are no rows to draw; at least one is needed")
-    models = list(dict.fromkeys(m for name in MODELS for s in sections for m in s.models if m == name))
-    models += list(dict.fromkeys(m for s in sections for m in s.models if m not in MODELS))
+    sections, models = _sections(rows)
     units = {section.unit(quantity) for section in sections for quantity in section.quantities}
     colours, markers = palette(models), markers_of(models)
     slots = max(len(section.quantities) * (len(section.models) + 1.5) for section in sections)
@@ -98,11 +110,7 @@ def curves_figure(rows: Sequence[Row], path: Path, quantities: Sequence[str], la
     Args:
         label: what the case is.
     """
-    sections = sections_of(rows)
-    if not sections:
-        raise ValueError("there are no rows to draw; at least one is needed")
-    models = [m for m in MODELS if any(m in s.models for s in sections)]
-    models += list(dict.fromkeys(m for s in sections for m in s.models if m not in MODELS))
+    sections, models = _sections(rows)
     places = [float(next(iter(section.cells.values()))["case"]) for section in sections]
     colours, markers = palette(models), markers_of(models)
     figure, panels = grid(len(quantities), 4.6, 4.0, columns=3)
@@ -138,4 +146,145 @@ def curves_figure(rows: Sequence[Row], path: Path, quantities: Sequence[str], la
         handles.append(key("#555555", "o", "white"))
         names.append("hollow: the paper")
     figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+    save(figure, path)
+
+
+def profiles_figure(variables: Sequence[str], widths: Sequence[int], picture: Mapping[str, Any], path: Path) -> None:
+    """Left: g of every variable over its widths. Right: predicted against measured y.
+
+    Args:
+        picture: "profiles" by variable, one value for each width; "measured" and "predicted" y of test configurations.
+    """
+    figure, (left, right) = grid(2, 5.2, 4.2, columns=2)
+    for i, (name, profile) in enumerate(zip(variables, picture["profiles"], strict=True)):
+        style = ("-", "--", "-.", ":")[i // 7 % 4]
+        left.plot(widths, profile, linestyle=style, linewidth=1.4, label=name)
+    left.set_xlabel("mantissa bits", fontsize=9)
+    left.set_ylabel("profile g: y if all others were exact", fontsize=9)
+    left.legend(fontsize=7, ncols=2 if len(variables) > 7 else 1, frameon=False)
+    top = max(*picture["measured"], *picture["predicted"])
+    right.plot([0, top], [0, top], color="#888888", linewidth=0.8)
+    right.scatter(picture["measured"], picture["predicted"], s=6, alpha=0.5, color="#0072B2", linewidths=0)
+    right.set_xlabel("y measured", fontsize=9)
+    right.set_ylabel("y predicted", fontsize=9)
+    save(figure, path)
+
+
+def tradeoff_figure(
+    reading: str,
+    scores: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]],
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    path: Path,
+) -> None:
+    """Accuracy against |signed DT|, a mark a model: up and to the left is better. Bars: standard error over the folds.
+
+    Args:
+        scores: by recipe, or by whatever else a panel is to be of, and by model: accuracy and signed DT of each fold.
+        curves: lines by name, (DT, accuracy), drawn in the last panel.
+    """
+    figure, panels = grid(len(scores), 6.4, 4.8, columns=2)
+    for place, ((recipe, own), axes) in enumerate(zip(scores.items(), panels, strict=True)):
+        models = [model for model in own if model != "mean"]
+        colours, markers = palette(models), markers_of(models)
+        for model in models:
+            role = model.removeprefix("boosting ")
+            if role in ROLES:
+                colours[model], markers[model] = ROLES[role], "s" if role != model else "o"
+        if place == len(panels) - 1:
+            for (name, points), dashes in zip(curves.items(), ("-", "--"), strict=False):
+                axes.plot(*zip(*points, strict=True), color="#999999", linestyle=dashes, linewidth=1.2, zorder=1)
+                axes.annotate(name, points[len(points) // 2], (4, -9), textcoords="offset points", fontsize=7)
+        for model in models:
+            gaps = [score["signed DT"] for score in own[model]]
+            right = [score["accuracy"] for score in own[model]]
+            error = [summary(values)["std"] / len(values) ** 0.5 for values in (gaps, right)]
+            style = {"color": colours[model], "marker": markers[model]}
+            at = (abs(fmean(gaps)), fmean(right))
+            axes.errorbar(*at, xerr=error[0], yerr=error[1], markersize=7, elinewidth=0.8, label=model, **style)
+            gap, accuracy = (published.figure("fairness", reading, model, quantity) for quantity in ("DT", "accuracy"))
+            if recipe == "paper" and gap is not None:
+                axes.plot(gap, accuracy, markersize=7, markerfacecolor="white", linestyle="", **style)
+        axes.set_xlim(left=-0.002)
+        axes.set_xlabel("|signed DT|, mean over the folds", fontsize=9)
+        axes.set_ylabel("accuracy", fontsize=9)
+        axes.set_title(f"{reading} · {recipe}", fontsize=10)
+        axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
+    save(figure, path)
+
+
+def relaxed_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """DT and accuracy against ε, a column a reading."""
+    readings = list(dict.fromkeys(row["case"] for row in rows))
+    names = list(dict.fromkeys((row["recipe"], row["model"]) for row in rows))
+    labels = [f"{model} ({recipe})" for recipe, model in names]
+    colours, markers = {}, {}
+    for (recipe, model), label in zip(names, labels, strict=True):
+        role = model.removeprefix("boosting ")
+        colours[label] = "#56B4E9" if recipe == "paper" else ROLES[role]
+        markers[label] = "D" if recipe == "paper" else "s" if role != model else "o"
+    figure, panels = grid(2 * len(readings), 3.6, 3.0, columns=len(readings))
+    for index, axes in enumerate(panels):
+        reading, quantity = readings[index % len(readings)], ("DT", "accuracy")[index // len(readings)]
+        for (recipe, model), label in zip(names, labels, strict=True):
+            own = [
+                row
+                for row in rows
+                if (row["case"], row["quantity"], row["recipe"], row["model"]) == (reading, quantity, recipe, model)
+            ]
+            places = [row["epsilon"] for row in own]
+            style = {"color": colours[label], "marker": markers[label], "markersize": 4.5}
+            dashes = "--" if markers[label] == "s" else "-"
+            axes.errorbar(
+                places, [row["mean"] for row in own], [row["std"] for row in own], linewidth=1.2, elinewidth=0.8,
+                linestyle=dashes, **style,
+            )  # fmt: skip
+            if own and own[0]["paper"] is not None and label == labels[0]:
+                hollow = {"color": "#555555", "marker": "o", "markerfacecolor": "white", "markersize": 5}
+                axes.plot(places, [row["paper"] for row in own], linestyle=":", **hollow)
+        if quantity == "DT":
+            axes.set_title(reading, fontsize=10)
+            ends = sorted({row["epsilon"] for row in rows if row["case"] == reading})
+            axes.plot(ends, ends, color="#999999", linestyle=":", linewidth=1)
+        axes.set_xlabel("ε", fontsize=9)
+        axes.set_ylabel(quantity, fontsize=9)
+        axes.tick_params(labelsize=8)
+    handles = [key(colours[label], markers[label], colours[label]) for label in labels]
+    handles.append(key("#555555", "o", "white"))
+    figure.legend(
+        handles, [*labels, "the paper's MCD"], loc="outside lower center", ncols=min(6, len(handles)), frameon=False,
+        fontsize=8,
+    )  # fmt: skip
+    save(figure, path)
+
+
+def epochs_figure(traces: Mapping[str, Mapping[str, Any]], models: Sequence[str], path: Path) -> None:
+    """A line of panels for each reading: accuracy on the left, DT on the right.
+
+    Args:
+        traces: by reading, model and quantity, for each fold its values over the epochs.
+        models: those that are drawn.
+    """
+    figure, panels = grid(2 * len(traces), 5.4, 2.7, columns=2)
+    for index, axes in enumerate(panels):
+        reading, quantity = list(traces)[index // 2], ("accuracy", "DT")[index % 2]
+        for model in models:
+            folds = list(zip(*traces[reading][model][quantity], strict=True))
+            epochs = range(1, len(folds) + 1)
+            axes.fill_between(
+                epochs, [min(e) for e in folds], [max(e) for e in folds], color=ROLES[model], alpha=0.13, linewidth=0
+            )
+            axes.plot(epochs, [fmean(e) for e in folds], color=ROLES[model], linewidth=1.5, label=model)
+        axes.set_title(f"{reading}: {quantity}", fontsize=10)
+        axes.tick_params(labelsize=8)
+        if quantity == "DT":
+            axes.set_ylim(bottom=0)
+        else:  # the first epochs are far below
+            later = [
+                v for model in models for fold in traces[reading][model][quantity] for v in fold[len(fold) // 10 :]
+            ]
+            axes.set_ylim(min(later) - 0.02, max(later) + 0.01)
+        if index >= len(panels) - 2:
+            axes.set_xlabel("epoch", fontsize=9)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
     save(figure, path)

@@ -8,20 +8,18 @@ sampling, recipe and, where there is one, slack make one table.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
 from ..io.text import table
+from . import published
 
 Row = Mapping[str, Any]
 
 KEYS = ("table", "case", "sampling", "recipe", "model", "quantity", "mean", "std", "seeds", "unit", "paper")
 """What every row has."""
-
-NETWORKS = ("power-errors", "gas-errors", "violations")
-"""The tables on power and gas networks."""
 
 BASELINES = ("mean", "linear", "previous")
 """Models that are no networks."""
@@ -205,10 +203,15 @@ def sections_of(rows: Sequence[Row]) -> list[Section]:
             if at in cells:
                 raise ValueError(f"{heading}: two rows for {at[0]} of {at[1]}; there should be one")
             cells[at] = row
-        found = list(dict.fromkeys(model for _, model in cells))
-        models = [m for m in MODELS if m in found] + [m for m in found if m not in MODELS]
-        sections.append(Section(str(name), heading, list(dict.fromkeys(q for q, _ in cells)), models, cells))
+        quantities = list(dict.fromkeys(quantity for quantity, _ in cells))
+        sections.append(Section(str(name), heading, quantities, ordered(model for _, model in cells), cells))
     return sections
+
+
+def ordered(models: Iterable[str]) -> list[str]:
+    """Each once, in the order of `MODELS`; others follow as they come."""
+    found = list(dict.fromkeys(models))
+    return [model for model in MODELS if model in found] + [model for model in found if model not in MODELS]
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
@@ -217,6 +220,33 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
         "mean": fmean(values) if values else math.nan,
         "std": stdev(values) if len(values) > 1 else 0.0,
         "seeds": len(values),
+    }
+
+
+def row_of(
+    name: str,
+    model: str,
+    quantity: str,
+    unit: str | None,
+    values: Sequence[float],
+    *,
+    case: str,
+    sampling: str | None,
+    recipe: str,
+    **more: Any,
+) -> dict[str, Any]:
+    """A row of the table of this name: mean and spread of the values, one for each seed, and the paper's figure."""
+    return {
+        "table": name,
+        "case": case,
+        "sampling": sampling,
+        "recipe": recipe,
+        "model": model,
+        "quantity": quantity,
+        **summary(values),
+        "unit": unit,
+        "paper": published.figure(name, case, model, quantity, more.get("slack")),
+        **more,
     }
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .tables import NETWORKS, Part, Row, Section, key_of, sections_of
+from .options import NETWORKS
+from .tables import Part, Row, Section, key_of, sections_of
 
 GAP = 0.01
 """A pooled difference of rates that is as good as none."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import joblib
 import numpy as np
 from scipy import sparse
 
-from ..io.text import Progress, write_whole
 from ..transprecision import peers
 from ..transprecision.dominance import Dominance, Ints
 from ..transprecision.kernels import KERNELS, LOW, Kernel, target
@@ -24,11 +20,14 @@ from ..transprecision.predictor import predictions
 from ..transprecision.repair import isotonic
 from ..transprecision.tables import draw
 from ..transprecision.training import DIRECTED, PAPER, TUNED, Ranges, Sample, train
-from ..viewing.figures import grid, save
-from .figures import curves_figure
-from .tables import Figure, Part, summary
+from . import jobs
+from .figures import curves_figure, profiles_figure
+from .jobs import Job
+from .options import Options
+from .published import FIGURES
+from .tables import Figure, Part, row_of
 
-SIZES = (200, 400, 600, 800, 1000)
+SIZES = tuple(int(case) for case in FIGURES["transprecision"])
 TEST = 1000
 POOL = 20_000
 """Configurations that training sets are chosen from."""
@@ -39,18 +38,9 @@ CANDIDATES = 32
 SEED = 2020
 """Of the draws."""
 SECONDS = 14.0
-"""Of one core, for all models of one training set, half of it for the epochs: what was measured on average."""
-VERSION = 1
-"""Of what is computed: results of another are not shown."""
-
-PUBLISHED = {
-    200: {"MAE": (0.1902, 0.1919, 0.1883), "VC": (9.6, 35.8, 7.4), "SMVC": (0.2229, 0.4748, 0.1872)},
-    400: {"MAE": (0.1765, 0.1999, 0.1763), "VC": (4.5, 19.4, 2.6), "SMVC": (0.0804, 0.2149, 0.0369)},
-    600: {"MAE": (0.1687, 0.2022, 0.1723), "VC": (2.5, 9.1, 1.7), "SMVC": (0.0397, 0.0683, 0.0224)},
-    800: {"MAE": (0.1672, 0.2007, 0.1704), "VC": (3.0, 8.5, 0.6), "SMVC": (0.0600, 0.0746, 0.0131)},
-    1000: {"MAE": (0.1640, 0.2012, 0.1642), "VC": (0.4, 5.7, 0.5), "SMVC": (0.0048, 0.0511, 0.0043)},
-}
-"""By size and quantity: M, M_C, M_C^D. MAE and SMVC on the scale 10^(−y)."""
+"""Of one core, for all models of one training set: what was measured on average."""
+UNITS = {"MAE": "10^(−y)", "VC": "pairs", "SMVC": "10^(−y)", "MAE y": "y", "SMVC y": "y"}
+"""Of the quantities."""
 
 NOTES = (
     "y = clip(−log10 error, 0, 30)/30, where error is the largest (out − ref)²/ref² over the outputs: more bits, "
@@ -75,23 +65,10 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Options:
-    """What to run."""
-
-    kernels: Sequence[str] = ("correlation",)
-    sizes: Sequence[int] = SIZES
-    recipes: Sequence[str] = ("paper", "tuned")
-    sets: int = 10
-    epochs: int | None = None
-    workers: int | None = None
-    progress: bool | None = None
-    quick: bool = False
-
-
-@dataclass(frozen=True)
-class Job:
+class Cell(Job):
     """One cell of the table: all models on all training sets of one size."""
 
+    version = 1
     kernel: str
     recipe: str
     size: int
@@ -107,59 +84,102 @@ class Job:
         epochs = f"-{self.epochs}" if self.epochs else ""
         return work / "transprecision" / f"{self.kernel}-{self.recipe}-{self.size}-{self.sets}{epochs}.json"
 
+    @property
+    def seconds(self) -> float:
+        """Half of it for the epochs; a mean over the sizes."""
+        return SECONDS * self.sets * (0.5 + 0.5 * (self.epochs or 150) / 150)
 
-def jobs_of(options: Options) -> list[Job]:
+    def run(self, work: Path) -> dict[str, Any]:
+        """Train and score: "scores" by model, one for each training set, and what the "picture" is drawn from."""
+        kernel = KERNELS[self.kernel]
+        test, pool = data(kernel)
+        sets = [rows[: self.size] for rows in CHOICE[self.recipe](pool, self.sets, max(*SIZES, self.size))]
+        samples = [Sample(pool.configurations[rows], pool.targets[rows]) for rows in sets]
+        ranges = Ranges((LOW,) * len(kernel.variables), (FULL,) * len(kernel.variables))
+        scores: dict[str, list[dict[str, float]]] = {}
+        picture: dict[str, Any] = {}
+        order = Dominance(test.configurations)
+
+        def add(model: str, values: Floats) -> None:
+            scores.setdefault(model, []).append(score(values, test, order))
+
+        for sample in samples:
+            add("mean", peers.mean(sample)(test.configurations))
+            add("linear", peers.linear(sample)(test.configurations))
+        recipe = PAPER if self.recipe == "paper" else TUNED
+        fits = train(samples, ranges, recipe, epochs=self.epochs, progress=False)
+        for sample, models in zip(samples, fits, strict=True):
+            for model, fit in models.items():
+                add(model, predictions(fit.model, test.configurations))
+            repaired = _repaired(models["MCD"].model, sample, test)
+            add("MCD repaired", repaired)
+            if isinstance(models["MCD"].model, Profiles) and not picture:
+                profiles = models["MCD"].model.repaired().profiles().detach().tolist()
+                picture = {"profiles": profiles, "measured": test.targets.tolist(), "predicted": repaired.tolist()}
+        if self.recipe == "paper":
+            for models in train(samples, ranges, DIRECTED, ["MCD"], epochs=self.epochs, progress=False):
+                add("MCD directed", predictions(models["MCD"].model, test.configurations))
+        for seed, sample in enumerate(samples):
+            add("LightGBM", peers.lightgbm(sample, seed)(test.configurations))
+            add("scikit-learn", peers.scikit_learn(sample, seed)(test.configurations))
+        return {"scores": scores, "picture": picture}
+
+    def rows(self, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Rows of results.json."""
+        sampling = "half-violated" if self.recipe == "paper" else "random"
+        place: dict[str, Any] = {"case": str(self.size), "sampling": sampling, "recipe": self.recipe}
+        place |= {"epochs": self.epochs} if self.epochs else {}
+        return [
+            row_of(_table(self.kernel), model, quantity, unit, [score[quantity] for score in scores], **place)
+            for model, scores in found["scores"].items()
+            for quantity, unit in UNITS.items()
+        ]
+
+
+def cells(options: Options) -> list[Cell]:
     """All cells of the table."""
     for name in options.kernels:
         if name not in KERNELS:
             raise ValueError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}")
-    _check_pool(options.sets, max(*SIZES, *options.sizes), POOL)
+    for case in options.cases:
+        if not case.isdigit():
+            raise ValueError(f"a case of transprecision is a size of training sets, such as 200; got {case!r}")
+    sizes = [int(case) for case in options.cases]
+    _check_pool(options.seeds, max(*SIZES, *sizes), POOL)
     return [
-        Job(kernel, recipe, size, options.sets, options.epochs)
+        Cell(kernel, recipe, size, options.seeds, options.epochs)
         for kernel in options.kernels
         for recipe in options.recipes
-        for size in options.sizes
+        for size in sizes
     ]
 
 
-def left(work: Path, options: Options) -> dict[Path, float]:
-    """What is still to be made, and how many seconds of one core each of it takes, as measured on one machine."""
-    jobs = [job for job in jobs_of(options) if _read(job, work) is None]
-    return {job.path(work): SECONDS * job.sets * (0.5 + 0.5 * (job.epochs or 150) / 150) for job in jobs}
+def left(options: Options) -> dict[Path, float]:
+    """What is still to be made, and how many seconds of one core each of it takes."""
+    return jobs.left(cells(options), options.work)
 
 
-def make(out: Path, work: Path, options: Options) -> Part:
-    """Run what is not there yet, on all cores, then make the table."""
-    jobs = jobs_of(options)
-    todo = [job for job in jobs if _read(job, work) is None]
-    line = Progress(len(jobs), "cell", options.progress, done=len(jobs) - len(todo))
-    # The long ones first, so that both ends of the queue finish together.
-    todo.sort(key=lambda job: -job.size)
-    pool = joblib.Parallel(n_jobs=options.workers or -1, return_as="generator_unordered")
-    for count, job in enumerate(pool(joblib.delayed(_run)(job, work) for job in todo), 1):
-        line.update(len(jobs) - len(todo) + count, job.describe)
-    results = {job: _read(job, work) for job in jobs}
-    rows: list[dict[str, Any]] = []
+def make(options: Options) -> Part:
+    """The table, from cells that are made where they are not there yet."""
+    every = cells(options)
+    # Larger training sets take longer.
+    found = jobs.run(sorted(every, key=lambda cell: -cell.size), options.work, options.workers, options.progress)
+    rows = [row for cell in every for row in cell.rows(found[cell])]
     facts: dict[str, str] = {}
-    for job, found in results.items():
-        assert found is not None
-        rows += _rows(job, found)
     figures = []
     for kernel in options.kernels:
         for recipe in options.recipes:
             facts[f"training sets, {kernel}, {recipe} recipe"] = _sets(KERNELS[kernel], recipe, options)
             chosen = [row for row in rows if row["table"] == _table(kernel) and row["recipe"] == recipe]
             path = f"{_table(kernel)}-{recipe}.png"
-            curves_figure(chosen, out / path, ("VC", "SMVC", "MAE y"), "training configurations")
+            curves_figure(chosen, options.out / path, ("VC", "SMVC", "MAE y"), "training configurations")
             figures.append(Figure(path, f"{kernel}, {recipe} recipe, against the size of the training set"))
         if "tuned" in options.recipes:
-            largest = max(options.sizes)
-            found = results[Job(kernel, "tuned", largest, options.sets, options.epochs)]
-            assert found is not None
-            path = f"profiles-{kernel}.png"
-            _profiles_figure(kernel, found["picture"], out / path)
+            largest = max((c for c in every if (c.kernel, c.recipe) == (kernel, "tuned")), key=lambda c: c.size)
+            path, picture = f"profiles-{kernel}.png", found[largest]["picture"]
+            profiles_figure(KERNELS[kernel].variables, range(LOW, FULL + 1), picture, options.out / path)
             caption = f"{kernel}: the profile of each variable, and predictions on test configurations; MCD repaired"
-            figures.append(Figure(path, f"{caption}, {largest} training configurations, first set"))
+            figures.append(Figure(path, f"{caption}, {largest.size} training configurations, first set"))
     title = "Transprecision: errors of reduced precision, monotone"
     return Part("transprecision", title, rows, figures, NOTES, facts, "training sets", options.quick)
 
@@ -167,9 +187,9 @@ def make(out: Path, work: Path, options: Options) -> Part:
 def _sets(kernel: Kernel, recipe: str, options: Options) -> str:
     """How many dominated pairs the training sets have, and how many of them the labels contradict."""
     _, pool = data(kernel)
-    choose = cache(lambda size: CHOICE[recipe](pool, options.sets, size))
+    choose = cache(lambda size: CHOICE[recipe](pool, options.seeds, size))
     parts = []
-    for size in options.sizes:
+    for size in (int(case) for case in options.cases):
         counts, shares = [], []
         sets = choose(max(*SIZES, size))
         for rows in sets:
@@ -178,7 +198,7 @@ def _sets(kernel: Kernel, recipe: str, options: Options) -> str:
             shares.append(found.violated / max(1, found.pairs))
         parts.append(f"{size} rows: {np.mean(counts):.0f} pairs, {100 * np.mean(shares):.1f} % contradicted")
     return (
-        f"{options.sets} of each size; dominated pairs and how many labels contradict, on average: {'; '.join(parts)}"
+        f"{options.seeds} of each size; dominated pairs and how many labels contradict, on average: {'; '.join(parts)}"
     )
 
 
@@ -186,112 +206,11 @@ def _table(kernel: str) -> str:
     return "transprecision" if kernel == "correlation" else f"transprecision-{kernel}"
 
 
-def _rows(job: Job, found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    published = PUBLISHED.get(job.size, {}) if job.kernel == "correlation" else {}
-    rows = []
-    for model, scores in found["scores"].items():
-        for quantity, unit in (
-            ("MAE", "10^(−y)"),
-            ("VC", "pairs"),
-            ("SMVC", "10^(−y)"),
-            ("MAE y", "y"),
-            ("SMVC y", "y"),
-        ):
-            paper = dict(zip(("M", "MC", "MCD"), published.get(quantity, ()), strict=False)).get(model)
-            rows.append(
-                {
-                    "table": _table(job.kernel),
-                    "case": str(job.size),
-                    "sampling": "half-violated" if job.recipe == "paper" else "random",
-                    "recipe": job.recipe,
-                    "model": model,
-                    "quantity": quantity,
-                    **summary([score[quantity] for score in scores]),
-                    "unit": unit,
-                    "paper": paper,
-                    **({"epochs": job.epochs} if job.epochs else {}),
-                }
-            )
-    return rows
-
-
-def _read(job: Job, work: Path) -> dict[str, Any] | None:
-    """What an earlier run found, or None."""
-    try:
-        found: dict[str, Any] = json.loads(job.path(work).read_text())
-    except (OSError, ValueError):
-        return None
-    return found if found.get("version") == VERSION else None
-
-
-def _run(job: Job, work: Path) -> Job:
-    """Train, score and write one cell."""
-    import torch
-
-    torch.set_num_threads(1)
-    begun = time.monotonic()
-    kernel = KERNELS[job.kernel]
-    test, pool = data(kernel)
-    sets = [rows[: job.size] for rows in CHOICE[job.recipe](pool, job.sets, max(*SIZES, job.size))]
-    samples = [Sample(pool.configurations[rows], pool.targets[rows]) for rows in sets]
-    ranges = Ranges((LOW,) * len(kernel.variables), (FULL,) * len(kernel.variables))
-    scores: dict[str, list[dict[str, float]]] = {}
-    picture: dict[str, Any] = {}
-    order = Dominance(test.configurations)
-
-    def add(model: str, values: Floats) -> None:
-        scores.setdefault(model, []).append(score(values, test, order))
-
-    for sample in samples:
-        add("mean", peers.mean(sample)(test.configurations))
-        add("linear", peers.linear(sample)(test.configurations))
-    recipe = PAPER if job.recipe == "paper" else TUNED
-    fits = train(samples, ranges, recipe, epochs=job.epochs, progress=False)
-    for sample, models in zip(samples, fits, strict=True):
-        for model, fit in models.items():
-            add(model, predictions(fit.model, test.configurations))
-        repaired = _repaired(models["MCD"].model, sample, test)
-        add("MCD repaired", repaired)
-        if isinstance(models["MCD"].model, Profiles) and not picture:
-            profiles = models["MCD"].model.repaired().profiles().detach().tolist()
-            picture = {"profiles": profiles, "measured": test.targets.tolist(), "predicted": repaired.tolist()}
-    if job.recipe == "paper":
-        for models in train(samples, ranges, DIRECTED, ["MCD"], epochs=job.epochs, progress=False):
-            add("MCD directed", predictions(models["MCD"].model, test.configurations))
-    for seed, sample in enumerate(samples):
-        add("LightGBM", peers.lightgbm(sample, seed)(test.configurations))
-        add("scikit-learn", peers.scikit_learn(sample, seed)(test.configurations))
-    job.path(work).parent.mkdir(parents=True, exist_ok=True)
-    write_whole(
-        job.path(work),
-        json.dumps({"version": VERSION, "seconds": time.monotonic() - begun, "scores": scores, "picture": picture}),
-    )
-    return job
-
-
 def _repaired(network: Any, sample: Sample, test: Sample) -> Floats:
     if isinstance(network, Profiles):
         return network.monotone(test.configurations)
     both = np.concatenate([test.configurations, sample.configurations])
     return isotonic(predictions(network, both), both)[: len(test.targets)]
-
-
-def _profiles_figure(kernel: str, picture: Mapping[str, Any], path: Path) -> None:
-    """Left: g of every variable over its widths. Right: predicted against measured y."""
-    figure, (left, right) = grid(2, 5.2, 4.2, columns=2)
-    variables = KERNELS[kernel].variables
-    for i, (name, profile) in enumerate(zip(variables, picture["profiles"], strict=True)):
-        style = ("-", "--", "-.", ":")[i // 7 % 4]
-        left.plot(range(LOW, FULL + 1), profile, linestyle=style, linewidth=1.4, label=name)
-    left.set_xlabel("mantissa bits", fontsize=9)
-    left.set_ylabel("profile g: y if all others were exact", fontsize=9)
-    left.legend(fontsize=7, ncols=2 if len(variables) > 7 else 1, frameon=False)
-    top = max(*picture["measured"], *picture["predicted"])
-    right.plot([0, top], [0, top], color="#888888", linewidth=0.8)
-    right.scatter(picture["measured"], picture["predicted"], s=6, alpha=0.5, color="#0072B2", linewidths=0)
-    right.set_xlabel("y measured", fontsize=9)
-    right.set_ylabel("y predicted", fontsize=9)
-    save(figure, path)
 
 
 def score(values: Floats, test: Sample, order: Dominance) -> dict[str, float]:
