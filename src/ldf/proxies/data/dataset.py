@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..problem import Floats, Problem
+from ..registry import load_problem
 from .labelling import DatasetError, Origin, read_manifest, read_shard, shard_path
 from .sampling import Sampling
 
@@ -29,7 +30,7 @@ class Dataset:
     """n rows: a demand [D], its optimal state [S] and the prices there [K]; with a hot start also an earlier demand's.
 
     Rows are independent draws, and every row has an earlier state of its own: no state is on both sides of the split.
-    Labels made before there were prices have none.
+    Labels of a problem without prices, or made before there were any, have none.
     """
 
     problem: Problem
@@ -118,8 +119,6 @@ def divide(data: Dataset, seed: int) -> tuple[Dataset, Dataset]:
 
 def load(folder: Path, problem: Problem | None = None) -> Dataset:
     """Read a finished data set; refused if a part is missing, damaged or not its own."""
-    from .. import load_problem
-
     manifest = read_manifest(folder)
     if not manifest["complete"]:
         raise DatasetError(f"{folder} is not finished: run the same `ldf label` again, and it goes on where it stopped")
@@ -135,7 +134,9 @@ def load(folder: Path, problem: Problem | None = None) -> Dataset:
     if missing:
         raise DatasetError(f"{missing[0]} is missing; run the same `ldf label` again to make it anew")
     shards = [read_shard(path, origin)[0] for path in paths]
-    if not all("prices" in shard.column_names for shard in shards):  # begun before there were prices
+    if not all(
+        "prices" in shard.column_names for shard in shards
+    ):  # of a problem without, or begun before there were any
         shards = [shard.select([n for n in shard.column_names if not n.endswith("prices")]) for shard in shards]
     table = pa.concat_tables(shards).slice(0, manifest["rows"])
     if table.num_rows < manifest["rows"]:
