@@ -38,7 +38,8 @@ TOGETHER = 256
 """Demands that are answered at once."""
 DEMANDS = (
     "CSV or Parquet, a row for each demand. power: column p5 (or 5) is MW at bus 5, q5 MVAr there; q follows p at the "
-    f"nominal power factor. gas: column 5 (or q5) is kg/s at junction 5.{OTHERS} What is left out keeps its nominal demand."
+    f"nominal power factor. gas: column 5 (or q5) is kg/s at junction 5.{OTHERS} What is left out keeps its nominal "
+    "demand."
 )
 
 

@@ -1,4 +1,4 @@
-"""Learn an optimisation problem O(d): sample and label demands, train a network on them, repair and certify its answers.
+"""Learn an optimisation problem: sample and label demands, train a network on them, repair and certify its answers.
 
 All names of this package that a user needs are here; a module is imported when one of its names is first used.
 """
@@ -24,56 +24,68 @@ if TYPE_CHECKING:
     from .program import Expressions, Law, Program
     from .source import NetworkError, fingerprint
 
-_LAZY = {
-    "Answer": "answering.repair",
-    "Certifier": "answering.repair",
-    "Dataset": "data.dataset",
-    "DatasetError": "data.labelling",
-    "Expressions": "program",
-    "Kept": "answering.repair",
-    "Law": "program",
-    "NetworkError": "source",
-    "Optimal": "answering.repair",
-    "Points": "answering.points",
-    "Problem": "problem",
-    "Program": "program",
-    "Projection": "answering.repair",
-    "Recipe": "learning.training",
-    "Repair": "answering.repair",
-    "Repaired": "answering.repair",
-    "Responder": "answering.answers",
-    "Sampling": "data.sampling",
-    "Scores": "learning.evaluation",
-    "Solution": "nlp",
-    "Solver": "problem",
-    "Trained": "learning.training",
-    "Untouched": "answering.repair",
-    "evaluate": "learning.evaluation",
-    "fingerprint": "source",
-    "label": "data.labelling",
-    "load": "data.dataset",
-    "recipe_named": "learning.training",
-    "train": "learning.training",
-}
-
-__all__ = [  # noqa: RUF022 (those that are here, then those that are fetched)
+__all__ = [
+    "Answer",
+    "Certifier",
+    "Dataset",
+    "DatasetError",
+    "Expressions",
+    "Kept",
+    "Law",
+    "NetworkError",
+    "Optimal",
+    "Points",
+    "Problem",
+    "Program",
+    "Projection",
+    "Recipe",
+    "Repair",
+    "Repaired",
+    "Responder",
+    "Sampling",
+    "Scores",
+    "Solution",
+    "Solver",
+    "Trained",
+    "Untouched",
+    "evaluate",
+    "fingerprint",
     "kind_of",
     "kinds",
+    "label",
+    "load",
     "load_problem",
     "open_problem",
     "problem_class",
+    "recipe_named",
     "register",
-    *_LAZY,
+    "train",
 ]
+
+_LAZY = {
+    "answering.answers": "Responder",
+    "answering.points": "Points",
+    "answering.repair": "Answer Certifier Kept Optimal Projection Repair Repaired Untouched",
+    "data.dataset": "Dataset load",
+    "data.labelling": "DatasetError label",
+    "data.sampling": "Sampling",
+    "learning.evaluation": "Scores evaluate",
+    "learning.training": "Recipe Trained recipe_named train",
+    "nlp": "Solution",
+    "problem": "Problem Solver",
+    "program": "Expressions Law Program",
+    "source": "NetworkError fingerprint",
+}
+_HOME = {name: module for module, names in _LAZY.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     """A name of a module that was not needed before."""
-    if name not in _LAZY:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+    value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *__all__})

@@ -1,7 +1,7 @@
 """The laws of a problem as constraints on tensors: those of any program, and what laws written in torch need.
 
-A program states its laws in CasADi's symbols. `ProgramLaws` hands them to torch as they are, with derivatives, in double
-precision; laws written in torch train faster, and may look at labels.
+A program states its laws in CasADi's symbols. `ProgramLaws` hands them to torch as they are, with derivatives, in
+double precision; laws written in torch train faster, and may look at labels.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Compiled:
         self.pulled = casadi.Function(f"{function.name()}_pulled", [*inputs, weights], [pulled])
         """(x, …, w) → wᵀ ∂f/∂x."""
 
-    @torch.compiler.disable  # a compiler does not see into CasADi
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a compiler does not see into CasADi
     def __call__(self, states: Tensor, *others: Tensor) -> Tensor:
         """[B, m] for states [B, S] and other inputs [B, n]."""
         found: Tensor = _Applied.apply(self, states, *others)  # type: ignore[no-untyped-call]
@@ -109,7 +109,8 @@ class _Applied(torch.autograd.Function):
 
 def _array(tensor: Tensor) -> Floats:
     """[B, n] in double precision; a copy, for the tensor may be changed in place before it is differentiated."""
-    return np.array(tensor.detach().cpu(), np.float64)
+    found: Floats = tensor.detach().to("cpu", torch.float64, copy=True).numpy()
+    return found
 
 
 def summed(values: Tensor, at: Tensor, nodes: int) -> Tensor:

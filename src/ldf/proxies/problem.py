@@ -98,7 +98,7 @@ class Problem(ABC):
     """Of what `present` gives, of "demand", of prices by part, of the objective, and of ν by law; none by default."""
     factors: Mapping[str, float] = {}
     """By what to multiply a quantity, or "demand", to have it in its unit; 1 by default."""
-    names: Mapping[str, Sequence[Any]] = {}
+    names: Mapping[str, Sequence[Any] | Ints] = {}
     """What the network's file calls the entries of a quantity, or of "demand"; by default their numbers, from 1."""
     priced: Mapping[str, slice] = {}
     """The parts of a vector of prices, each with one for every node: K = N times their number; by default none."""
@@ -134,7 +134,7 @@ class Problem(ABC):
 
     @abstractmethod
     def save(self, folder: Path) -> None:
-        """Write what is needed to have the problem again: a data set and a run keep it, whatever becomes of the file."""
+        """Write what is needed to have the problem again, whatever becomes of the network's file."""
 
     def solver(self) -> Solver:
         """A solver of its own for each caller."""
@@ -162,7 +162,8 @@ class Problem(ABC):
 
     def objective(self, states: Tensor) -> Tensor:
         """[B] the cost of states [B, S], in the unit of the objective; with derivatives."""
-        return self._objective(states)[:, 0]
+        found: Tensor = self._objective(states)[:, 0]
+        return found
 
     @cached_property
     def _objective(self) -> Compiled:
@@ -199,7 +200,7 @@ class Problem(ABC):
         shown = {name: state[part] * self.factors.get(name, 1.0) for name, part in self.quantities.items()}
         return {name: named(self._called(name, len(values)), values) for name, values in shown.items()}
 
-    def _called(self, what: str, size: int) -> Sequence[Any]:
+    def _called(self, what: str, size: int) -> Sequence[Any] | Ints:
         """[size] what the entries of a quantity, or of "demand", are called."""
         return self.names.get(what, range(1, size + 1))
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ldf.io.checkpoint import CheckpointError
-from ldf.proxies import KINDS, open_problem
+from ldf.proxies import open_problem
 from ldf.proxies.answering import points as beforehand
 from ldf.proxies.answering.answers import HOWS, TOLERANCE, Responder
 from ldf.proxies.answering.files import write_answers
@@ -19,14 +19,15 @@ from ldf.proxies.data.labelling import label
 from ldf.proxies.data.sampling import Sampling
 from ldf.proxies.learning.training import RECIPES, Trained, train
 from ldf.proxies.problem import Floats, Problem
+from ldf.proxies.registry import OWN
 
 CASES = {"power": "case14_ieee", "gas": "24-pipe"}
 ROUTES = {
     ("power", "fast"): {"flow", "fast-1", "fast-2", "fast-3"},
     ("gas", "fast"): {"prediction", "solver"},
-    **{(kind, "projection"): {"projection"} for kind in KINDS},
-    **{(kind, "optimal"): {"solver"} for kind in KINDS},
-    **{(kind, "none"): {"none"} for kind in KINDS},
+    **{(kind, "projection"): {"projection"} for kind in OWN},
+    **{(kind, "optimal"): {"solver"} for kind in OWN},
+    **{(kind, "none"): {"none"} for kind in OWN},
 }
 
 
@@ -42,7 +43,7 @@ class Run:
         return Responder.open(self.folder, how, **options)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=list(OWN))
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp(request.param)
     label(

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from ldf.proxies import KINDS, open_problem
+from ldf.proxies import open_problem
 from ldf.proxies.answering.points import Points, build
 from ldf.proxies.answering.repair import CLOSE, Certifier, Kept, Optimal, Repair, Repaired
 from ldf.proxies.nlp import Solution
 from ldf.proxies.problem import Floats, Problem, Solver
+from ldf.proxies.registry import OWN
 
 CASES = {"power": "case14_ieee", "gas": "24-pipe"}
 TOLERANCE = 1e-4
@@ -26,7 +27,7 @@ class Subject:
     optimum: Solution
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=list(OWN))
 def subject(request: pytest.FixtureRequest) -> Subject:
     problem = open_problem(request.param, CASES[request.param])
     solver, demand = problem.solver(), 0.97 * problem.nominal

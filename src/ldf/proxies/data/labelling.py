@@ -131,7 +131,7 @@ class Labeller:
 
 
 def schema(problem: Problem, sampling: Sampling) -> pa.Schema:
-    """The columns of a shard: demands [D] and states [S] in the problem's own units, prices [K], if any, in people's."""
+    """The columns of a shard: demands [D] and states [S] in the problem's own units, prices [K] in people's."""
     demand = pa.list_(pa.float64(), len(problem.nominal))
     state = pa.list_(pa.float64(), len(problem.lower))
     prices = pa.list_(pa.float64(), len(problem.nodes) * len(problem.priced))
