@@ -1,11 +1,13 @@
-"""DC optimal power flow in a package of its own: `pip install examples/dcopf`, then `ldf solve dc case30_ieee`.
+"""DC optimal power flow, as a problem that `ldf` learns, in a package of its own.
 
-minimise    Σ c₂ p² + c₁ p + c₀                              over generators
-subject to  p^l ≤ p ≤ p^u                                    for generators
-−s^u ≤ f ≤ s^u,  f = (θ_i − θ_j − φ) / xτ        for branches (i, j)
-θ^l ≤ θ_i − θ_j ≤ θ^u                            for branches (i, j)
-Σ_j f_ij − Σ_j f_ji + g^s + p^d − p = 0          for buses i
-θ = 0                                            at the reference
+    minimise    Σ c₂ p² + c₁ p + c₀                              over generators
+    subject to  p^l ≤ p ≤ p^u                                    for generators
+                −s^u ≤ f ≤ s^u,  f = (θ_i − θ_j − φ) / xτ        for branches (i, j)
+                θ^l ≤ θ_i − θ_j ≤ θ^u                            for branches (i, j)
+                Σ_j f_ij − Σ_j f_ji + g^s + p^d − p = 0          for buses i
+                θ = 0                                            at the reference
+
+After `pip install examples/dcopf` every command of ldf takes the kind "dc": `ldf solve dc case30_ieee`.
 """
 
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ import casadi
 import numpy as np
 
 from ldf.power.case import Case, load
-from ldf.proxies import Expressions, Law, Problem, Program, Solution
+from ldf.proxies import Expressions, Law, Problem, Program, Solution, incidence
 
 
 # --8<-- [start:program]
@@ -43,13 +45,10 @@ class DCOPF(Program):
         case, n = self.case, self.case.buses
         x, d = casadi.SX.sym("x", len(self.lower)), casadi.SX.sym("d", n)
         p, theta = (x[part] for part in self.quantities.values())
-        every = np.arange(case.branches)
-        ends, at = np.zeros((n, case.branches)), np.zeros((n, case.generators))
-        ends[case.source, every], ends[case.target, every] = 1, -1
-        at[case.at, np.arange(case.generators)] = 1
-        across = casadi.mtimes(casadi.DM(ends.T), theta)
+        net = incidence(n, case.source) - incidence(n, case.target)
+        across = net.T @ theta
         flow = (across - casadi.DM(case.shift)) / casadi.DM(case.x * case.tap)
-        balance = casadi.mtimes(casadi.DM(ends), flow) + casadi.DM(case.gs) + d - casadi.mtimes(casadi.DM(at), p)
+        balance = net @ flow + casadi.DM(case.gs) + d - incidence(n, case.at) @ p
         c2, c1, c0 = map(casadi.DM, case.cost.T)
         return Expressions(
             x=x,

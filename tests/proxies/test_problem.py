@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ldf.core.batch import Batch
 from ldf.core.certificate import certify
-from ldf.proxies import kind_of, kinds, load_problem, open_problem
+from ldf.proxies import kinds, load_problem, open_problem
 from ldf.proxies.answering.files import read_demands, write_answers
 from ldf.proxies.answering.repair import Certifier, Projection, Untouched
 from ldf.proxies.data import dataset
@@ -31,7 +31,7 @@ from ldf.proxies.problem import Floats, Problem
 from ldf.proxies.program import distinct
 from ldf.reproduce.published import PUBLISHED
 
-CASES = {"power": "case14_ieee", "gas": "24-pipe", "dc": "case30_as"}
+CASES = {"power": "case14_ieee", "gas": "24-pipe", "dc": "case3_lmbd"}
 QUANTITIES = {"power": ("p", "v", "theta", "pf"), "gas": ("R", "p", "q"), "dc": ("pg", "theta")}
 ROWS = 60
 F64 = torch.float64
@@ -412,25 +412,3 @@ class TestProblem:
         )  # fmt: skip
         assert done.returncode == 1
         assert f"has labels for {subject.problem.kind}, not for {other}" in done.stderr
-
-
-def test_an_unknown_kind_is_refused(tmp_path: Path, dcopf: Path) -> None:
-    with pytest.raises(ValueError, match="no problem 'water'; there are: power, gas, dc; a package adds a kind"):
-        open_problem("water", "24-pipe")
-    with pytest.raises(ValueError, match="no problem 'water'"):
-        load_problem("water", tmp_path)
-
-
-def test_files_say_what_kind_they_are_of(tmp_path: Path) -> None:
-    (tmp_path / "gas.m").write_text("function mgc = x\nmgc.junction = [\n];\n")
-    (tmp_path / "power.m").write_text("function mpc = x\nmpc.bus = [\n];\n")
-    named = {
-        "24-pipe": "gas",
-        "gaslib-40": "gas",
-        "a.net": "gas",
-        "a.zip": "gas",
-        "a.json": "gas",
-        "case30_ieee": "power",
-    }
-    for case, kind in {**named, str(tmp_path / "gas.m"): "gas", str(tmp_path / "power.m"): "power"}.items():
-        assert kind_of(case) == kind

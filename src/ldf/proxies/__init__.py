@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .learning.training import Recipe, Trained, recipe_named, train
     from .nlp import Solution
     from .problem import Problem, Solver
-    from .program import Expressions, Law, Program
+    from .program import Expressions, Law, Program, incidence
     from .source import NetworkError, fingerprint
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "Untouched",
     "evaluate",
     "fingerprint",
+    "incidence",
     "kind_of",
     "kinds",
     "label",
@@ -73,7 +74,7 @@ _LAZY = {
     "learning.training": "Recipe Trained recipe_named train",
     "nlp": "Solution",
     "problem": "Problem Solver",
-    "program": "Expressions Law Program",
+    "program": "Expressions Law Program incidence",
     "source": "NetworkError fingerprint",
 }
 _HOME = {name: module for module, names in _LAZY.items() for name in names.split()}
