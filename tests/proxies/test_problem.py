@@ -17,14 +17,16 @@ from torch import Tensor
 from ldf.core.batch import Batch
 from ldf.core.certificate import certify
 from ldf.proxies import kinds, load_problem, open_problem
+from ldf.proxies.answering.certifier import Certifier
 from ldf.proxies.answering.files import read_demands, write_answers
-from ldf.proxies.answering.repair import Certifier, Projection, Untouched
+from ldf.proxies.answering.repair import Projection, Untouched
 from ldf.proxies.data import dataset
 from ldf.proxies.data.dataset import Dataset
 from ldf.proxies.data.labelling import Labeller, Origin, label
 from ldf.proxies.data.sampling import Sampling
 from ldf.proxies.learning.evaluation import evaluate, price_errors
 from ldf.proxies.learning.network import Rows
+from ldf.proxies.learning.study import PROJECTED
 from ldf.proxies.learning.training import MODELS, RECIPES, Trained, baselines, train
 from ldf.proxies.nlp import Solution
 from ldf.proxies.problem import Floats, Problem
@@ -117,8 +119,8 @@ class TestProblem:
         assert (subject.data.state.numpy() < subject.problem.upper + 1e-6).all()
 
     def test_a_state_that_is_off_breaks_a_law(self, subject: Subject) -> None:
-        worst = Certifier(subject.problem).worst(subject.problem.nominal, subject.shifted(0.01))
-        assert max(worst.values()) > 1e-3
+        worst = subject.problem.model.violations(subject.problem.nominal[None], subject.shifted(0.01)[None])
+        assert max(nu[0] for nu in worst.values()) > 1e-3
 
     def test_torch_and_the_solver_agree_on_the_cost(self, subject: Subject) -> None:
         ours = subject.problem.objective(subject.data.state)
@@ -275,7 +277,7 @@ class TestProblem:
     @pytest.mark.parametrize("size", [1e-4, 0.01])
     def test_repair_makes_a_prediction_feasible(self, subject: Subject, size: float) -> None:
         problem, solver = subject.problem, subject.problem.solver()
-        certifier, prediction = Certifier(problem), subject.shifted(size)
+        certifier, prediction = Certifier(problem, PROJECTED), subject.shifted(size)
         before = certifier.answer(problem.nominal, prediction, Untouched())
         assert (before.status, before.repair) == ("uncertified", "none")
         answer = certifier.answer(problem.nominal, prediction, Projection(solver), optimum=subject.optimum.objective)
@@ -298,19 +300,23 @@ class TestProblem:
 
     def test_repair_leaves_the_optimum_where_it_is(self, subject: Subject) -> None:
         problem = subject.problem
-        answer = Certifier(problem).answer(problem.nominal, subject.optimum.state, Projection(problem.solver()))
+        answer = Certifier(problem, PROJECTED).answer(
+            problem.nominal, subject.optimum.state, Projection(problem.solver())
+        )
         assert answer.status == "certified"
         assert max(answer.moved.values()) < 1e-3
 
     def test_an_unsolvable_demand_gets_no_certificate(self, subject: Subject) -> None:
         problem = subject.problem
-        answer = Certifier(problem).answer(100 * problem.nominal, subject.optimum.state, Projection(problem.solver()))
+        answer = Certifier(problem, PROJECTED).answer(
+            100 * problem.nominal, subject.optimum.state, Projection(problem.solver())
+        )
         assert answer.status == "unsolvable"
 
     def test_a_state_that_is_no_number_gets_no_certificate(self, subject: Subject) -> None:
         state = subject.optimum.state.copy()
         state[3] = math.nan
-        answer = Certifier(subject.problem).answer(subject.problem.nominal, state, Untouched())
+        answer = Certifier(subject.problem, PROJECTED).answer(subject.problem.nominal, state, Untouched())
         assert answer.status == "uncertified"
 
     @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -333,7 +339,7 @@ class TestProblem:
         assert wanted[0, entry] == pytest.approx(0.9 * problem.nominal[entry])
         others = [i for i in range(len(problem.nominal)) if problem.loads[i] != problem.loads[entry]]
         assert np.array_equal(wanted[0, others], problem.nominal[others])
-        answer = Certifier(problem).answer(wanted[0], subject.optimum.state, Projection(problem.solver()))
+        answer = Certifier(problem, PROJECTED).answer(wanted[0], subject.optimum.state, Projection(problem.solver()))
         out = tmp_path / f"answers{suffix}"
         write_answers(out, problem, [answer])
         if suffix == ".csv":

@@ -11,9 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch_laws import by_torch
 
-from ldf.core.batch import Batch
-from ldf.core.certificate import violations
 from ldf.gas.catalogue import load as load_gas
 from ldf.gas.problem import Gas
 from ldf.power.case import load as load_power
@@ -36,14 +35,6 @@ INF = np.inf
 def solved(name: str) -> tuple[Problem, Solution]:
     problem = MADE[name]()
     return problem, problem.solver().solve()
-
-
-def by_torch(problem: Problem, demands: Floats, states: Floats) -> dict[str, Floats]:
-    """The largest ν of every law in torch, [B] each."""
-    given = torch.from_numpy(demands)
-    batch = Batch(inputs=given, demand=given)
-    laws = problem.constraints(lambda y, _: y, torch.float64, labels=False)
-    return {law.name: violations(law, torch.from_numpy(states), batch).amax(1).numpy() for law in laws}
 
 
 # ---------------------------------------------------------------- the same by torch

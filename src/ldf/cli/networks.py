@@ -199,8 +199,11 @@ def predict(
         ),
     ] = "fast",
     tolerance: Annotated[
-        float, typer.Option(help="Certify answers that keep every law up to this, per unit or radians.")
-    ] = 1e-4,
+        float | None,
+        typer.Option(
+            help="Certify answers that keep every law up to this, per unit or radians.", show_default="0.0001"
+        ),
+    ] = None,
     gap: Annotated[
         bool, typer.Option("--gap", help="Solve each demand too, to say how far its answer's cost is from the optimum.")
     ] = False,
@@ -211,14 +214,15 @@ def predict(
     from ..io.files import check_writable
     from ..io.text import Progress
     from ..proxies.answering.answers import Responder
+    from ..proxies.answering.certifier import Answer
     from ..proxies.answering.files import write_answers
-    from ..proxies.answering.repair import Answer
+    from ..proxies.program import TOLERANCE
 
     torch.set_num_threads(1)
     check_writable(out, "answers")
+    tolerance = TOLERANCE if tolerance is None else tolerance
     respond = Responder.open(run, repair, tolerance, gap, progress=True)
     wanted = _demands(demands, respond.problem)
-    respond(wanted[0])  # solvers are built when they are first asked: before the clock runs
     answers: list[Answer] = []
     line = Progress(len(wanted), "answer", None)
     for first in range(0, len(wanted), TOGETHER):

@@ -80,7 +80,7 @@ class Gas(Problem):
 
     def fast(self, points: Points, tolerance: float) -> Repair:
         """The prediction where it keeps all laws; elsewhere the optimum, which takes less time than the projection."""
-        return Kept(self, tolerance, Optimal(self.solver(), points))
+        return Kept(self.model, tolerance, Optimal(self.solver(), points))
 
     def _laws(self, dtype: torch.dtype) -> GasLaws:
         return GasLaws(self.network, dtype)

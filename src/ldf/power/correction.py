@@ -50,6 +50,9 @@ class Correction:
     """
 
     def __init__(self, flow: PowerFlow, tolerance: float) -> None:
+        import daqp
+
+        self.solve = daqp.solve
         case = self.case = flow.case
         self.flow, self.margin = flow, MARGIN * tolerance
         self.rated = np.flatnonzero(np.isfinite(np.tile(case.limit, 2)))
@@ -96,8 +99,6 @@ class Correction:
             near: little is broken: few limits enter, and M = 1.
             cheaper: the cost counts.
         """
-        import daqp
-
         case, flow, n = self.case, self.flow, self.case.buses
         v, b, slack = np.abs(phasors), flow.balancing, flow.slack
         now = np.concatenate([[p[b], q[slack]], v[flow.others]])
@@ -133,7 +134,7 @@ class Correction:
             slope[self.active] += marginal[flow.free]
             slope *= self.weight * self.size
         u = self.controls(p, q, v)
-        x, _, flag, _ = daqp.solve(
+        x, _, flag, _ = self.solve(
             metric,
             slope,
             np.concatenate(rows) * self.size,

@@ -2,7 +2,7 @@
 
 1. The predicted p and v, cut to their bounds, and the power flow that follows from them: all balances hold.
 2. If a limit is broken, one correction of the controls (`correction.py`) and the power flow that follows from it.
-3. The full check of all laws: that is the certificate. Else another correction; in the end the fallback.
+3. A check of all laws, which says whether another correction is due; in the end the fallback.
 
 While little is broken, sensitivities are those of the nearest of some points computed beforehand. Otherwise they are
 computed where the network stands, more limits enter, and angles across branches, which are what bends, are held back.
@@ -87,7 +87,7 @@ class FastDispatch(Repair):
     Args:
         case: the network, with one reference bus.
         points: solved beforehand, with their sensitivities T, [K, 2N + 2, U], as "moved".
-        tolerance: the largest ν of any law that is certified, per unit or radians.
+        tolerance: the largest ν of any law that will do, per unit or radians.
         fallback: what answers where corrections lead nowhere.
     """
 
@@ -127,12 +127,17 @@ class FastDispatch(Repair):
         """The dispatch for one demand [2N] from a predicted state [S]."""
         return self.many(demand[None], prediction[None])[0]
 
+    def prepare(self) -> None:
+        """Newton's method, at a point, and what the fallback needs."""
+        for given in self.flow.unknown:
+            self.flow.newton(self.flow.injected(self.v[0]), self.v[0], given)
+        self.fallback.prepare()
+
     def many(self, demands: Floats, predictions: Floats) -> list[Repaired]:
         """Dispatches for demands [B, 2N] from predicted states [B, S], side by side."""
         at = self.begin(demands, predictions)
         found: list[Repaired | None] = [None] * len(at)
         best, least = predictions.copy(), np.full(len(at), np.inf)
-        c2, c1, c0 = self.case.cost.T
         rows = np.flatnonzero(self._settle(at, "voltages"))
         for turn in range(PASSES + 1):
             if not len(rows):
@@ -143,9 +148,7 @@ class FastDispatch(Repair):
             largest = np.max(list(worst.values()), 0)
             left = ~(largest <= self.tolerance)
             for i in (~left).nonzero()[0]:
-                laws = {name: float(nu[i]) for name, nu in worst.items()}
-                p, route = here.p[i], f"fast-{turn}" if turn else "flow"
-                found[rows[i]] = Repaired(states[i], route, "optimal", laws, float((c2 * p * p + c1 * p + c0).sum()))
+                found[rows[i]] = Repaired(states[i], f"fast-{turn}" if turn else "flow", "corrected")
             if not left.any():
                 break
             better = largest < least[rows]
@@ -211,7 +214,7 @@ class FastDispatch(Repair):
         return np.concatenate([at.p, qg, np.abs(at.v), theta], 1)
 
     def check(self, at: Dispatch, states: Floats) -> dict[str, Floats]:
-        """The largest ν of every law, [B] each: all that `constraints.py` states, written for arrays."""
+        """The largest ν of every law, [B] each, for all dispatches at once: what corrections go by, no certificate."""
         correction, bounded = self.correction, states[:, : len(self.lower)]
         beyond = np.maximum(self.lower - bounded, bounded - self.upper)
         active, reactive, voltage = (beyond[:, part].max(1) for part in self.parts[:3])

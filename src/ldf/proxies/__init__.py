@@ -12,8 +12,9 @@ from .registry import kind_of, kinds, load_problem, open_problem, problem_class,
 
 if TYPE_CHECKING:
     from .answering.answers import Responder
+    from .answering.certifier import Answer, Certifier
     from .answering.points import Points
-    from .answering.repair import Answer, Certifier, Kept, Optimal, Projection, Repair, Repaired, Untouched
+    from .answering.repair import Kept, Optimal, Projection, Repair, Repaired, Untouched
     from .data.dataset import Dataset, load
     from .data.labelling import DatasetError, label
     from .data.sampling import Sampling
@@ -66,7 +67,8 @@ __all__ = [
 _LAZY = {
     "answering.answers": "Responder",
     "answering.points": "Points",
-    "answering.repair": "Answer Certifier Kept Optimal Projection Repair Repaired Untouched",
+    "answering.certifier": "Answer Certifier",
+    "answering.repair": "Kept Optimal Projection Repair Repaired Untouched",
     "data.dataset": "Dataset load",
     "data.labelling": "DatasetError label",
     "data.sampling": "Sampling",

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import casadi
 import numpy as np
@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 from .nlp import NLP, Solution
 
 Floats = NDArray[np.float64]
+Task = Literal["check", "cold", "warm", "project"]
+"""What a program can do: check states, solve from a cold or a warm start, project."""
 
+TOLERANCE = 1e-4
+"""Up to this ν, in the units of a certificate, a law is taken to hold, unless another tolerance is asked for."""
 APART = 1e-3
 """States that differ by more than this, per unit, are different optima of the same demand."""
 
@@ -194,6 +198,18 @@ class Program(ABC):
         distance = self.sharpness * casadi.sumsqr(controls - aim)
         parameters, bounds, limits = casadi.vertcat(m.d, aim), (self.lower, self.upper), (g.low, g.high)
         return NLP(m.x, parameters, distance, g.expression, bounds, limits, *self.settings)
+
+    def prepare(self, *tasks: Task) -> None:
+        """Build now what these tasks would build when they are first done."""
+        if "check" in tasks:
+            _ = self.degrees, self._equal, self.slices, self._cost
+        if "cold" in tasks:
+            self._optimum.prepare("cold")
+        if "warm" in tasks:
+            self._optimum.prepare("warm", "close")
+            _ = self._constraints
+        if "project" in tasks:
+            self._projection.prepare("cold")
 
     def solve(self, demand: Floats | None = None, start: Solution | None = None, close: bool = False) -> Solution:
         """The cheapest state for a demand, cold or warm-started at another demand's solution.

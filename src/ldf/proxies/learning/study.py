@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from ...io.text import Progress, write_whole
-from ..answering.repair import Certifier, Projection
+from ..answering.certifier import Certifier
+from ..answering.repair import Projection
 from ..data import dataset
 from ..data.labelling import DatasetError, label, read_manifest
 from ..data.sampling import Sampling
@@ -24,6 +25,8 @@ from .network import Rows
 from .training import MODELS, Trained, baselines, recipe_named, train
 
 SCORES = "scores.json"
+PROJECTED = 1e-5
+"""The tolerance of the violations table: projections keep the laws up to that of the solver, a hundred times less."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ def _repair(labels: str, folder: str, rows: int) -> None:
     _, test = dataset.load(Path(labels)).split()
     test = test.take(torch.arange(min(rows, len(test))))
     trained = Trained.load(Path(folder), test.problem)
-    certifier, projection = Certifier(test.problem), Projection(test.problem.solver())
+    certifier, projection = Certifier(test.problem, PROJECTED), Projection(test.problem.solver())
     predicted = trained.proxy.predict(Rows.of(test)).numpy()
     found = []
     for demand, state, best in zip(test.demand.numpy(), predicted, test.objective.tolist(), strict=True):
