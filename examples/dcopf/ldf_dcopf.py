@@ -10,6 +10,7 @@
 After `pip install examples/dcopf` every command of ldf takes the kind "dc": `ldf solve dc case30_ieee`.
 """
 
+# --8<-- [start:program]
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -21,7 +22,6 @@ from ldf.power.case import Case, load
 from ldf.proxies import Expressions, Law, Problem, Program, Solution, incidence
 
 
-# --8<-- [start:program]
 class DCOPF(Program):
     """The solver of one network: demands [N] of all buses, states [p, θ], per unit and radians."""
 
