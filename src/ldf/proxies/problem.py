@@ -105,7 +105,7 @@ class Problem(ABC):
     """What the network's file calls the entries of a quantity, or of "demand"; by default their numbers, from 1."""
     priced: Mapping[str, slice] = {}
     """The parts of a vector of prices, each with one for every node: K = N times their number; by default none."""
-    nodes: Sequence[Any] = ()
+    nodes: Sequence[Any] | Ints = ()
     """What the network's file calls its N nodes, where they have prices."""
     assumptions: Sequence[str] = ()
     """What had to be assumed about the network, in words."""
