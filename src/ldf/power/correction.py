@@ -57,7 +57,6 @@ class Correction:
         self.flow, self.margin = flow, MARGIN * tolerance
         self.rated = np.flatnonzero(np.isfinite(np.tile(case.limit, 2)))
         self.limit = np.tile(case.limit, 2)[self.rated]
-        self.squared = self.limit**2
         arcs = case.arcs
         self.source, self.target = arcs.source[self.rated], arcs.target[self.rated]
         self.admittance = SimpleNamespace(g_self=arcs.g_self[self.rated], b_self=arcs.b_self[self.rated])

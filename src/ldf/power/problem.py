@@ -92,7 +92,7 @@ class Power(Problem):
     def fast(self, points: Points, tolerance: float) -> Repair:
         """Corrected power flows; with several reference buses, which a power flow does not have, the optimum."""
         optimal = Optimal(self.solver(), points)
-        return FastDispatch(self.case, points, tolerance, optimal) if "moved" in points.extra else optimal
+        return FastDispatch(self.model, points, tolerance, optimal) if "moved" in points.extra else optimal
 
     def _laws(self, dtype: torch.dtype) -> PowerLaws:
         return PowerLaws(self.case, dtype)
