@@ -24,12 +24,19 @@ import torch
 
 from ldf.io.text import table
 from ldf.power.problem import Power
-from ldf.proxies.answering.answers import Responder
-from ldf.proxies.answering.repair import Answer, Certifier, Projection, Repaired, Untouched
-from ldf.proxies.data import dataset
-from ldf.proxies.data.labelling import label
-from ldf.proxies.data.sampling import Sampling
-from ldf.proxies.learning.training import recipe_named, train
+from ldf.proxies import (
+    Answer,
+    Certifier,
+    Projection,
+    Repaired,
+    Responder,
+    Sampling,
+    Untouched,
+    label,
+    load,
+    recipe_named,
+    train,
+)
 
 FOLDER = Path("out/power")
 SAMPLING = Sampling("independent", low=0.8, high=1.2)
@@ -53,7 +60,7 @@ def main() -> None:
     torch.set_num_threads(1)
     grid = Power.open("case30_ieee")
     label(grid, 400, SAMPLING, FOLDER / "labels", seed=0, workers=1)
-    labels = dataset.load(FOLDER / "labels", grid)
+    labels = load(FOLDER / "labels", grid)
     print(f"{len(labels)} labels; of {labels.draws} draws {labels.failures.get('infeasible', 0)} were infeasible\n")
     place = {"data": str(FOLDER / "labels")}
     trained = train(labels, "MCD", recipe_named("tuned"), epochs=20, folder=FOLDER / "run", facts=place)
@@ -64,7 +71,7 @@ def main() -> None:
     states = trained.predict(torch.from_numpy(demands)).numpy()
     each = (time.perf_counter() - begun) / len(demands)
 
-    solver, certifier = grid.solver(), Certifier(grid)
+    solver, certifier = grid.solver(), Certifier(grid, tolerance=1e-5)
     projection = Projection(solver)
     respond = Responder.open(FOLDER / "run", tolerance=certifier.tolerance)  # 64 demands are solved, for its steps
     projection(demands[0], states[0])  # solvers are built when they are first asked: before the clock runs

@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,23 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
         return subprocess.CompletedProcess(arguments, code or 0, out, err)
 
     return inside
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder into which the DC-OPF of examples/ is installed."""
+    from plugins import DCOPF, install
+
+    return install(DCOPF, tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture(scope="module")
+def dcopf(installed: Path) -> Iterator[Path]:
+    """The DC-OPF of examples/ is an installed package, for this process and for those that it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(installed))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        yield installed
 
 
 @pytest.fixture

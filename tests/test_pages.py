@@ -5,8 +5,10 @@
     ```text      right after one of these: what it printed, "..." for what varies
     ```yaml, ```csv, …   with title="name": the file is there for what follows
 
-A comment `<!-- needs: gas/GasLib-40.zip -->` skips the page, with a word why, where that public file cannot be had.
-Other blocks have no language, and nothing to run.
+A line `--8<-- "examples/dcopf/ldf_dcopf.py:program"` in a block stands for that part of a file, as in the
+documentation. A comment `<!-- needs: gas/GasLib-40.zip -->` skips the page, with a word why, where that public file
+cannot be had; `<!-- installed: examples/dcopf -->` installs that package for the page. Other blocks have no language,
+and nothing to run.
 """
 
 import contextlib
@@ -20,13 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from plugins import install
 
 from ldf.io import data
+from ldf.proxies import registry
 from ldf.transprecision.kernels import KERNELS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)(?P<more>[^\n]*)\n(?P<body>.*?)^(?P=indent)```$", re.M | re.S)
+SNIPPET = re.compile(r'^--8<-- "(?P<path>[^":]+)(?::(?P<part>\w+))?"\n', re.M)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -56,6 +61,20 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
+def included(body: str) -> str:
+    """The body with parts of files in the place of the lines that name them."""
+
+    def part(match: re.Match[str]) -> str:
+        text = (ROOT / match["path"]).read_text()
+        if match["part"]:
+            _, _, text = text.partition(f"# --8<-- [start:{match['part']}]\n")
+            text, end, _ = text.partition(f"# --8<-- [end:{match['part']}]\n")
+            assert end, f"{match['path']} has no part {match['part']}"
+        return text
+
+    return SNIPPET.sub(part, body)
+
+
 def compare(page: Path, line: int, expected: str, printed: str) -> None:
     """Whether this was printed, "..." standing for anything."""
     checker = doctest.OutputChecker()
@@ -80,7 +99,7 @@ def run(page: Path, folder: Path) -> None:
     printed = None
     for block in blocks(page.read_text()):
         if block.language == "python":
-            code = compile("\n" * block.line + block.body, str(page), "exec")
+            code = compile("\n" * block.line + included(block.body), str(page), "exec")
             with contextlib.redirect_stdout(io.StringIO()) as out:
                 exec(code, names)
             printed = out.getvalue()
@@ -93,7 +112,7 @@ def run(page: Path, folder: Path) -> None:
         elif block.language == "text" and block.follows and printed is not None:
             compare(page, block.line, block.body, printed)
         elif block.title:
-            (folder / block.title).write_text(block.body)
+            (folder / block.title).write_text(included(block.body))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -103,7 +122,12 @@ def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
             data.locate(name)
         except (data.DataError, OSError) as reason:
             pytest.skip(f"{name} cannot be had: {reason}")
+    for name in re.findall(r"<!-- installed: (\S+) -->", page.read_text()):
+        folder = install(ROOT / name, tmp_path / "site")
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_registered", {})
     known = dict(KERNELS)
     run(page, tmp_path)
     KERNELS.clear()  # of those that the page brought, other tests know nothing
@@ -160,6 +184,15 @@ def test_a_page_that_is_wrong_fails(text: str, tmp_path: Path) -> None:
     page.write_text(text)
     with pytest.raises((pytest.fail.Exception, ValueError)):
         run(page, tmp_path)
+
+
+def test_a_part_of_a_file_is_included() -> None:
+    body = included('x = 1\n--8<-- "examples/dcopf/ldf_dcopf.py:problem"\ny = 2\n')
+    assert body.startswith("x = 1\nclass DC(Problem):\n")
+    assert body.endswith("y = 2\n")
+    assert "--8<--" not in body
+    with pytest.raises(AssertionError, match="has no part gravity"):
+        included('--8<-- "examples/dcopf/ldf_dcopf.py:gravity"\n')
 
 
 def test_a_right_page_passes(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ldf import extras
+from ldf.proxies.registry import GROUP, OWN
 
 ROOT = Path(__file__).parent.parent
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -115,6 +116,7 @@ def test_the_wheel_has_every_file_of_the_package_and_nothing_else(wheel: Path) -
     assert names - about == files
     assert any(name.endswith("licenses/LICENSE") for name in about)
     assert "ldf = ldf.__main__:main" in entry
+    assert all(f"{kind} = {value}" in entry.partition(f"[{GROUP}]")[2] for kind, value in OWN.items())
     always = [line for line in text.splitlines() if line.startswith("Requires-Dist:") and "extra ==" not in line]
     assert sorted(Requirement(line.partition(":")[2].strip()).name for line in always) == ["safetensors", "torch"]
 

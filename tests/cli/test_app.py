@@ -310,7 +310,6 @@ def test_the_demonstration_goes_from_labels_to_a_page(tmp_path: Path) -> None:
     [
         ("dmeo",),
         ("demo", "--epochs", "0"),
-        ("solve", "gravity", "case14_ieee"),
         ("reproduce", "gravity-errors", "--out", "out"),
         ("label", "power", "case14_ieee", "--rows", "5"),
         ("train", "power", "data", "--out", "run", "--model", "MD"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..proxies.registry import OWN, kinds
 from .options import Epochs, Workers
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Kind = Literal["power", "gas"]
+KINDS = kinds()
+OTHERS = f" {', '.join(KINDS[len(OWN) :])}: see the package." if len(KINDS) > len(OWN) else ""
+Kind = Annotated[str, typer.Argument(help=f"The kind of problem: {', '.join(KINDS)}.")]
 Mode = Literal["shared", "independent"]
 Model = Literal["M", "MC", "MCD"]
 RecipeName = Literal["paper", "tuned"]
@@ -26,7 +29,7 @@ Case = Annotated[
     str,
     typer.Argument(
         help="power: a PGLib name such as case30_ieee, or a MATPOWER .m file. gas: 24-pipe, gaslib-40, gaslib-135, or "
-        "a MATGAS .m, GasLib .net or .zip, or .json file."
+        f"a MATGAS .m, GasLib .net or .zip, or .json file.{OTHERS}"
     ),
 ]
 Run = Annotated[Path, typer.Argument(help="The folder of a trained network.")]
@@ -35,7 +38,8 @@ TOGETHER = 256
 """Demands that are answered at once."""
 DEMANDS = (
     "CSV or Parquet, a row for each demand. power: column p5 (or 5) is MW at bus 5, q5 MVAr there; q follows p at the "
-    "nominal power factor. gas: column 5 (or q5) is kg/s at junction 5. What is left out keeps its nominal demand."
+    f"nominal power factor. gas: column 5 (or q5) is kg/s at junction 5.{OTHERS} What is left out keeps its nominal "
+    "demand."
 )
 
 
@@ -61,13 +65,12 @@ def solve(
             [i, a["status"], "–" if a["objective"] is None else f"{a['objective']:.2f}", a["iterations"], a["seconds"]]
             for i, a in enumerate(answers, 1)
         ]
-        objective = f"objective {problem.units['objective']}"
+        objective = f"objective {problem.units.get('objective', '')}".rstrip()
         typer.echo(table(["demand", "status", objective, "iterations", "seconds"], rows))
         if demands is None and answers[0]["state"]:
-            duals = {name: answers[0][name] for name in problem.units if isinstance(answers[0].get(name), dict)}
-            parts = {**answers[0]["state"], **duals}
+            parts = {**answers[0]["state"], **{name: answers[0][name] for name in problem.priced}}
             spans = [
-                [f"{name} {problem.units[name]}".rstrip(), min(values.values()), max(values.values())]
+                [f"{name} {problem.units.get(name, '')}".rstrip(), min(values.values()), max(values.values())]
                 for name, values in parts.items()
                 if values
             ]
@@ -196,8 +199,11 @@ def predict(
         ),
     ] = "fast",
     tolerance: Annotated[
-        float, typer.Option(help="Certify answers that keep every law up to this, per unit or radians.")
-    ] = 1e-4,
+        float | None,
+        typer.Option(
+            help="Certify answers that keep every law up to this, per unit or radians.", show_default="0.0001"
+        ),
+    ] = None,
     gap: Annotated[
         bool, typer.Option("--gap", help="Solve each demand too, to say how far its answer's cost is from the optimum.")
     ] = False,
@@ -208,14 +214,15 @@ def predict(
     from ..io.files import check_writable
     from ..io.text import Progress
     from ..proxies.answering.answers import Responder
+    from ..proxies.answering.certifier import Answer
     from ..proxies.answering.files import write_answers
-    from ..proxies.answering.repair import Answer
+    from ..proxies.program import TOLERANCE
 
     torch.set_num_threads(1)
     check_writable(out, "answers")
+    tolerance = TOLERANCE if tolerance is None else tolerance
     respond = Responder.open(run, repair, tolerance, gap, progress=True)
     wanted = _demands(demands, respond.problem)
-    respond(wanted[0])  # solvers are built when they are first asked: before the clock runs
     answers: list[Answer] = []
     line = Progress(len(wanted), "answer", None)
     for first in range(0, len(wanted), TOGETHER):

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proxies.nlp import Solution
-from ..proxies.program import Expressions, Program, incidence
+from ..proxies.program import Expressions, Law, Program, incidence
 from .network import Network
 from .physics import effort, loss, size
 
@@ -87,7 +87,7 @@ class OGF(Program):
         ratio, p, q = (x[part] for part in self.quantities.values())
         entering = casadi.DM(network.share) * casadi.sum1(d) - d
         net = incidence(n, network.source) - incidence(n, network.target)
-        balance = (net @ q - entering)[list(self.others)]
+        balance = Law(net @ q - entering, np.zeros(n), np.zeros(n))
         inlet = p[list(network.source)]
         compressors = list(network.compressor)
         if compressors:
@@ -100,6 +100,10 @@ class OGF(Program):
         level = casadi.reshape((inlet - outlet)[free], len(free), 1)
         through = casadi.reshape(q[compressors], len(compressors), 1)
 
+        def bounded(name: str) -> Law:
+            part = self.quantities[name]
+            return Law.limited(x[part], self.lower[part], self.upper[part])
+
         def spent(working: casadi.SX) -> casadi.SX:
             total: casadi.SX = casadi.sum1(effort(working, through, network.gamma, network.efficiency))
             return total
@@ -109,13 +113,20 @@ class OGF(Program):
             smooth, idle = spent(ratio), ratio - 1
         else:
             smooth, idle = cost, size(ratio - 1)
-        rows = len(self.others) + network.arcs
+        zero, others = np.zeros(network.arcs), self.others.tolist()
+        weymouth = Law(casadi.vertcat(drop, level), zero, zero)
         return Expressions(
             x=x,
             d=d,
             cost=casadi.densify(cost),
-            g=casadi.vertcat(balance, drop, level),
-            limits=(np.zeros(rows), np.zeros(rows)),
+            laws={
+                "balance": balance,
+                "pressure": bounded("p"),
+                "limits": bounded("q"),
+                "ratio": bounded("R"),
+                "weymouth": weymouth,
+            },
+            g=Law.stacked([Law(balance.expression[others], balance.low[others], balance.high[others]), weymouth]),
             stand_in=casadi.densify(smooth + TIE * casadi.sum1(idle)),
         )
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ..io.text import write_whole
 from ..proxies.answering.points import Points
 from ..proxies.answering.repair import Kept, Optimal, Repair
 from ..proxies.nlp import Solution
-from ..proxies.problem import Problem, columns, named, numbered
-from .catalogue import load
+from ..proxies.problem import Problem, columns, named
+from .catalogue import NETWORKS, load
 from .constraints import LAWS, GasLaws
 from .document import to_json
 from .network import BAR, Network
 from .ogf import OGF
-from .physics import effort
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +33,6 @@ class Gas(Problem):
     """
 
     kind = "gas"
-    controls: Mapping[str, str] = {"R": "R"}  # never changed
     laws: Mapping[str, str] = LAWS
     # Weymouth's law turns the last digits of a pressure into the first ones of a flow.
     precision = torch.float64
@@ -51,7 +48,7 @@ class Gas(Problem):
     }
 
     def __init__(self, network: Network) -> None:
-        super().__init__(network, lambda: OGF(network), numbered(network.loads, network.junctions))
+        super().__init__(network, lambda: OGF(network))
         self.network, self.assumptions = network, network.assumptions
         self.nodes, n = network.junction, network.junctions
         self.priced = {"prices": slice(0, n), "pressure_prices": slice(n, 2 * n)}
@@ -60,12 +57,20 @@ class Gas(Problem):
         return f"Gas({self.network})"
 
     @classmethod
-    def open(cls, network: str) -> Gas:
-        """By name or path of a file."""
-        return cls(load(network))
+    def recognises(cls, case: str) -> bool:
+        """The names there are, and files of their formats; MATPOWER's have the same ending as those of MATGAS."""
+        path = Path(case)
+        if path.suffix.lower() == ".m":
+            return path.is_file() and "mgc." in path.read_text(errors="replace")
+        return case in NETWORKS or path.suffix.lower() in (".net", ".zip", ".json")
 
     @classmethod
-    def load(cls, folder: Path) -> Gas:
+    def open(cls, case: str) -> Self:
+        """By name or path of a file."""
+        return cls(load(case))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
         """From a folder that `save` wrote to."""
         return cls(load(folder / FILE))
 
@@ -75,22 +80,10 @@ class Gas(Problem):
 
     def fast(self, points: Points, tolerance: float) -> Repair:
         """The prediction where it keeps all laws; elsewhere the optimum, which takes less time than the projection."""
-        return Kept(self, tolerance, Optimal(self.solver(), points))
+        return Kept(self.model, tolerance, Optimal(self.solver(), points))
 
     def _laws(self, dtype: torch.dtype) -> GasLaws:
         return GasLaws(self.network, dtype)
-
-    def objective(self, states: Tensor) -> Tensor:
-        """Σ μ⁻¹ |q| (max{R, 1}^(2(γ−1)/γ) − 1) in kg/s: [B]."""
-        ratio, q = states[:, self.quantities["R"]].clamp_min(1), states[:, self.quantities["q"]]
-        network = self.network
-        work = effort(ratio, q[:, torch.from_numpy(network.compressor)], network.gamma, network.efficiency)
-        total: Tensor = network.base_flow * work.sum(1)
-        return total
-
-    def reported(self, states: Tensor) -> dict[str, Tensor]:
-        """R, p and q, as they are predicted."""
-        return {name: states[:, part] for name, part in self.quantities.items()}
 
     def entry(self, index: int) -> tuple[str, str, float]:
         """The withdrawal at a junction."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..proxies.nlp import Solution
-from ..proxies.program import Expressions, Program, incidence
+from ..proxies.program import Expressions, Law, Program, incidence
 from .case import Case
 from .ohm import flows
 
@@ -76,22 +76,27 @@ class ACOPF(Program):
         balance_p = leaving @ p + casadi.DM(case.gs) * v**2 - (placed @ pg - d[:n])
         balance_q = leaving @ q - casadi.DM(case.bs) * v**2 - (placed @ qg - d[n:])
         c2, c1, c0 = case.cost.T
-        rated = np.flatnonzero(np.isfinite(np.tile(case.limit, 2)))
-        limit = np.tile(case.limit, 2)[rated]
-        angled = np.flatnonzero(np.isfinite(case.angle_min) | np.isfinite(case.angle_max))
+        limit = np.tile(case.limit, 2)
+        zero = np.zeros(n)
+        laws = {
+            "voltage": Law.limited(v, case.v_min, case.v_max),
+            "angle": Law.limited(difference, case.angle_min, case.angle_max),
+            "active": Law.limited(pg, case.p_min, case.p_max),
+            "reactive": Law.limited(qg, case.q_min, case.q_max),
+            "thermal": Law.limited(p**2 + q**2, np.full(len(limit), -np.inf), limit**2),
+            "balance_p": Law(balance_p, zero, zero),
+            "balance_q": Law(balance_q, zero, zero),
+        }
         # (6) in units of the limit, so that all rows have size one.
-        thermal = (p[rated] ** 2 + q[rated] ** 2) / casadi.DM(limit**2)
-        # Nothing out of one symbol is a row, [1, 0], to CasADi.
-        spread = casadi.reshape(difference[angled], len(angled), 1)
+        thermal, unit = laws["thermal"], np.ones(len(laws["thermal"]))
+        loading = Law(thermal.expression / casadi.DM(thermal.high), thermal.low, unit)
         return Expressions(
             x=x,
             d=d,
             cost=casadi.dot(casadi.DM(c2), pg**2) + casadi.dot(casadi.DM(c1), pg) + c0.sum(),
-            g=casadi.vertcat(balance_p, balance_q, thermal, spread),
-            limits=(
-                np.concatenate([np.zeros(2 * n), np.full(len(rated), -np.inf), case.angle_min[angled]]),
-                np.concatenate([np.zeros(2 * n), np.ones(len(rated)), case.angle_max[angled]]),
-            ),
+            laws=laws,
+            g=Law.stacked([laws["balance_p"], laws["balance_q"], loading, laws["angle"]]),
+            gauge=(self.quantities["theta"].start + case.reference).tolist(),
         )
 
     def prices(self, solution: Solution) -> tuple[Floats, Floats]:

@@ -50,11 +50,13 @@ class Correction:
     """
 
     def __init__(self, flow: PowerFlow, tolerance: float) -> None:
+        import daqp
+
+        self.solve = daqp.solve
         case = self.case = flow.case
         self.flow, self.margin = flow, MARGIN * tolerance
         self.rated = np.flatnonzero(np.isfinite(np.tile(case.limit, 2)))
         self.limit = np.tile(case.limit, 2)[self.rated]
-        self.squared = self.limit**2
         arcs = case.arcs
         self.source, self.target = arcs.source[self.rated], arcs.target[self.rated]
         self.admittance = SimpleNamespace(g_self=arcs.g_self[self.rated], b_self=arcs.b_self[self.rated])
@@ -96,8 +98,6 @@ class Correction:
             near: little is broken: few limits enter, and M = 1.
             cheaper: the cost counts.
         """
-        import daqp
-
         case, flow, n = self.case, self.flow, self.case.buses
         v, b, slack = np.abs(phasors), flow.balancing, flow.slack
         now = np.concatenate([[p[b], q[slack]], v[flow.others]])
@@ -133,7 +133,7 @@ class Correction:
             slope[self.active] += marginal[flow.free]
             slope *= self.weight * self.size
         u = self.controls(p, q, v)
-        x, _, flag, _ = daqp.solve(
+        x, _, flag, _ = self.solve(
             metric,
             slope,
             np.concatenate(rows) * self.size,

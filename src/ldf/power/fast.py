@@ -2,7 +2,7 @@
 
 1. The predicted p and v, cut to their bounds, and the power flow that follows from them: all balances hold.
 2. If a limit is broken, one correction of the controls (`correction.py`) and the power flow that follows from it.
-3. The full check of all laws: that is the certificate. Else another correction; in the end the fallback.
+3. A check of all laws, which says whether another correction is due; in the end the fallback.
 
 While little is broken, sensitivities are those of the nearest of some points computed beforehand. Otherwise they are
 computed where the network stands, more limits enter, and angles across branches, which are what bends, are held back.
@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from ..proxies.answering.points import Points
 from ..proxies.answering.repair import Repair, Repaired
-from .case import Case
-from .constraints import LAWS
+from .acopf import ACOPF
 from .correction import Correction, by_bus
 from .flow import Given, Phasors, PowerFlow
 
@@ -85,22 +84,18 @@ class FastDispatch(Repair):
     """The repair of one network's dispatches.
 
     Args:
-        case: the network, with one reference bus.
+        program: of a network with one reference bus; its laws decide whether a correction is due.
         points: solved beforehand, with their sensitivities T, [K, 2N + 2, U], as "moved".
-        tolerance: the largest ν of any law that is certified, per unit or radians.
+        tolerance: the largest ν of any law that will do, per unit or radians.
         fallback: what answers where corrections lead nowhere.
     """
 
-    def __init__(self, case: Case, points: Points, tolerance: float, fallback: Repair) -> None:
-        self.case, self.points, self.tolerance, self.fallback = case, points, tolerance, fallback
+    def __init__(self, program: ACOPF, points: Points, tolerance: float, fallback: Repair) -> None:
+        self.program, self.points, self.tolerance, self.fallback = program, points, tolerance, fallback
+        case = self.case = program.case
         flow = self.flow = PowerFlow(case, PRECISION * tolerance)
         n, g = case.buses, case.generators
-        self.parts = [slice(0, g), slice(g, 2 * g), slice(2 * g, 2 * g + n), slice(2 * g + n, 2 * g + 2 * n)]
         self.correction = Correction(flow, tolerance)
-        self.lower, self.upper = (
-            np.concatenate(limits)
-            for limits in ((case.p_min, case.q_min, case.v_min), (case.p_max, case.q_max, case.v_max))
-        )
         self.placed = np.zeros((g, n))
         """[G, N] one where a generator is at a bus."""
         self.placed[np.arange(g), case.at] = 1.0
@@ -116,7 +111,7 @@ class FastDispatch(Repair):
         self.share = np.where(whole & (total > 0), span / np.where(total > 0, total, 1.0), 1 / alike)
         """Of a bus's reactive power beyond its least, what each of its generators gives."""
         self.moved = points.extra["moved"].astype(np.float64)
-        v, theta = points.states[:, self.parts[2]], points.states[:, self.parts[3]]
+        v, theta = (points.states[:, program.quantities[name]] for name in ("v", "theta"))
         self.v: Phasors = v * np.exp(1j * theta)
         """V of the points, [K, N]."""
         self.near = BESIDE * np.linalg.norm(points.demands, axis=1)
@@ -127,25 +122,29 @@ class FastDispatch(Repair):
         """The dispatch for one demand [2N] from a predicted state [S]."""
         return self.many(demand[None], prediction[None])[0]
 
+    def prepare(self) -> None:
+        """The compiled laws, Newton's method at a point, and what the fallback needs."""
+        self.program.prepare("check")
+        for given in self.flow.unknown:
+            self.flow.newton(self.flow.injected(self.v[0]), self.v[0], given)
+        self.fallback.prepare()
+
     def many(self, demands: Floats, predictions: Floats) -> list[Repaired]:
         """Dispatches for demands [B, 2N] from predicted states [B, S], side by side."""
         at = self.begin(demands, predictions)
         found: list[Repaired | None] = [None] * len(at)
         best, least = predictions.copy(), np.full(len(at), np.inf)
-        c2, c1, c0 = self.case.cost.T
         rows = np.flatnonzero(self._settle(at, "voltages"))
         for turn in range(PASSES + 1):
             if not len(rows):
                 break
             here = at if len(rows) == len(at) else at.take(rows)
             states = self.states(here)
-            worst = self.check(here, states)
+            worst = self.program.violations(demands[rows], states)
             largest = np.max(list(worst.values()), 0)
             left = ~(largest <= self.tolerance)
             for i in (~left).nonzero()[0]:
-                laws = {name: float(nu[i]) for name, nu in worst.items()}
-                p, route = here.p[i], f"fast-{turn}" if turn else "flow"
-                found[rows[i]] = Repaired(states[i], route, "optimal", laws, float((c2 * p * p + c1 * p + c0).sum()))
+                found[rows[i]] = Repaired(states[i], f"fast-{turn}" if turn else "flow", "corrected")
             if not left.any():
                 break
             better = largest < least[rows]
@@ -169,7 +168,7 @@ class FastDispatch(Repair):
         sound = np.isfinite(predictions).all(1, keepdims=True)
         if not sound.all():
             predictions = np.where(sound, predictions, points.states[nearest])
-        p, _, v, theta = (predictions[:, part] for part in self.parts)
+        p, _, v, theta = (predictions[:, part] for part in self.program.quantities.values())
         n = case.buses
         return Dispatch(
             demanded=demands[:, :n] + 1j * demands[:, n:],
@@ -209,24 +208,6 @@ class FastDispatch(Repair):
         qg = self.least + self.share * (at.q[:, case.at] - self.least_of_bus)
         theta = np.angle(at.v * at.v[:, case.reference].conj())
         return np.concatenate([at.p, qg, np.abs(at.v), theta], 1)
-
-    def check(self, at: Dispatch, states: Floats) -> dict[str, Floats]:
-        """The largest ν of every law, [B] each: all that `constraints.py` states, written for arrays."""
-        correction, bounded = self.correction, states[:, : len(self.lower)]
-        beyond = np.maximum(self.lower - bounded, bounded - self.upper)
-        active, reactive, voltage = (beyond[:, part].max(1) for part in self.parts[:3])
-        found = {"voltage": voltage, "active": active, "reactive": reactive}
-        if len(correction.angled):
-            # Of the angles as they are answered: two that lie a full turn apart break the law.
-            theta = states[:, self.parts[3]]
-            across = theta[:, correction.first] - theta[:, correction.second]
-            found["angle"] = np.maximum(correction.angle_min - across, across - correction.angle_max).max(1)
-        if len(correction.rated):
-            found["thermal"] = (np.square(np.abs(correction.flows(at.v))) - correction.squared).max(1)
-        wrong = np.abs((at.injected + at.demanded - 1j * at.q - at.p @ self.placed).view(np.float64))
-        found |= {"balance_p": wrong[:, ::2].max(1), "balance_q": wrong[:, 1::2].max(1)}
-        names = [name for name in LAWS if name in found]
-        return dict(zip(names, np.maximum([found[name] for name in names], 0.0), strict=True))
 
     def _correct(self, at: Dispatch, largest: Floats, reactive: Bools, turn: int) -> Bools:
         """Correct every dispatch once and solve its power flow; which have one, [B].

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from ..proxies import plot
-from ..proxies.plot import INK, NAMED, RED, TOLERANCE
+from ..proxies.plot import INK, NAMED, RED
+from ..proxies.program import TOLERANCE
 from .case import Case
 from .constraints import PowerLaws
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from ..io.text import write_whole
 from ..proxies.answering.points import Points
 from ..proxies.answering.repair import Optimal, Repair
 from ..proxies.nlp import Solution
-from ..proxies.problem import Problem, columns, named, numbered
+from ..proxies.problem import Problem, columns, numbered
 from ..proxies.source import NetworkError
 from .acopf import ACOPF
 from .case import Case, load
@@ -31,8 +31,8 @@ class Power(Problem):
     """One network. Demands are [p^d, q^d] of all buses, D = 2N; states [p^g, q^g, v, θ]; per unit and radians."""
 
     kind = "power"
-    controls: Mapping[str, str] = {"pg": "pg", "v": "v"}  # never changed
     laws: Mapping[str, str] = LAWS
+    precision = torch.float32
     units: Mapping[str, str] = {
         "pg": "MW",
         "qg": "MVAr",
@@ -49,18 +49,28 @@ class Power(Problem):
     def __init__(self, case: Case) -> None:
         super().__init__(case, lambda: ACOPF(case), np.tile(numbered(case.loads, case.buses), 2))
         self.case, self.nodes, n = case, case.bus.tolist(), case.buses
+        self.names = {"pg": case.generator, "qg": case.generator, "v": case.bus, "theta": case.bus}
+        self.factors = {"pg": case.base, "qg": case.base, "theta": 180 / np.pi}
         self.priced = {"prices": slice(0, n), "reactive_prices": slice(n, 2 * n)}
 
     def __repr__(self) -> str:
         return f"Power({self.case})"
 
     @classmethod
-    def open(cls, case: str) -> Power:
+    def recognises(cls, case: str) -> bool:
+        """Names as PGLib has them, and .m files, but those of MATGAS."""
+        path = Path(case)
+        if path.suffix.lower() == ".m":
+            return not (path.is_file() and "mgc." in path.read_text(errors="replace"))
+        return bool(re.fullmatch(r"\w+", case))
+
+    @classmethod
+    def open(cls, case: str) -> Self:
         """By PGLib name or path of a MATPOWER file."""
         return cls(load(case))
 
     @classmethod
-    def load(cls, folder: Path) -> Power:
+    def load(cls, folder: Path) -> Self:
         """From a folder that `save` wrote to."""
         found = list(folder.glob("*.m"))
         if len(found) != 1:
@@ -82,16 +92,10 @@ class Power(Problem):
     def fast(self, points: Points, tolerance: float) -> Repair:
         """Corrected power flows; with several reference buses, which a power flow does not have, the optimum."""
         optimal = Optimal(self.solver(), points)
-        return FastDispatch(self.case, points, tolerance, optimal) if "moved" in points.extra else optimal
+        return FastDispatch(self.model, points, tolerance, optimal) if "moved" in points.extra else optimal
 
     def _laws(self, dtype: torch.dtype) -> PowerLaws:
         return PowerLaws(self.case, dtype)
-
-    def objective(self, states: Tensor) -> Tensor:
-        """Σ c₂ p² + c₁ p + c₀ in $/h: [B]."""
-        p = states[:, self.quantities["pg"]]
-        c2, c1, c0 = torch.as_tensor(self.case.cost, dtype=states.dtype).unbind(1)
-        return (c2 * p * p + c1 * p + c0).sum(1)
 
     def reported(self, states: Tensor) -> dict[str, Tensor]:
         """p^g, v, θ, and the active flows of all arcs."""
@@ -123,13 +127,6 @@ class Power(Problem):
             if kind == "p" and ("q", bus) not in given and case.pd[bus]:
                 found[:, n + bus] = power / case.base * case.qd[bus] / case.pd[bus]
         return found
-
-    def present(self, state: Floats) -> dict[str, dict[str, float]]:
-        """By quantity, then by number of generator or bus, in the units of `units`."""
-        case, part = self.case, self.quantities
-        numbers = {"pg": case.generator, "qg": case.generator, "v": case.bus, "theta": case.bus}
-        factors = {"pg": case.base, "qg": case.base, "v": 1.0, "theta": 180 / np.pi}
-        return {name: named(ids, state[part[name]] * factors[name]) for name, ids in numbers.items()}
 
     def prices(self, solution: Solution) -> Floats:
         """[2N] by bus: what one more MW would cost, then what one more MVAr would."""

@@ -1,48 +1,94 @@
-"""Learn an optimisation problem: sample and label demands, train a network on them, repair and certify its answers."""
+"""Learn an optimisation problem: sample and label demands, train a network on them, repair and certify its answers.
+
+All names of this package that a user needs are here; a module is imported when one of its names is first used.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from .problem import Problem
+from .registry import kind_of, kinds, load_problem, open_problem, problem_class, register
 
-KINDS = ("power", "gas")
-"""The problems there are."""
+if TYPE_CHECKING:
+    from .answering.answers import Responder
+    from .answering.certifier import Answer, Certifier
+    from .answering.points import Points
+    from .answering.repair import Kept, Optimal, Projection, Repair, Repaired, Untouched
+    from .data.dataset import Dataset, load
+    from .data.labelling import DatasetError, label
+    from .data.sampling import Sampling
+    from .learning.evaluation import Scores, evaluate
+    from .learning.training import Recipe, Trained, recipe_named, train
+    from .nlp import Solution
+    from .problem import Problem, Solver
+    from .program import Expressions, Law, Program, incidence
+    from .source import NetworkError, fingerprint
+
+__all__ = [
+    "Answer",
+    "Certifier",
+    "Dataset",
+    "DatasetError",
+    "Expressions",
+    "Kept",
+    "Law",
+    "NetworkError",
+    "Optimal",
+    "Points",
+    "Problem",
+    "Program",
+    "Projection",
+    "Recipe",
+    "Repair",
+    "Repaired",
+    "Responder",
+    "Sampling",
+    "Scores",
+    "Solution",
+    "Solver",
+    "Trained",
+    "Untouched",
+    "evaluate",
+    "fingerprint",
+    "incidence",
+    "kind_of",
+    "kinds",
+    "label",
+    "load",
+    "load_problem",
+    "open_problem",
+    "problem_class",
+    "recipe_named",
+    "register",
+    "train",
+]
+
+_LAZY = {
+    "answering.answers": "Responder",
+    "answering.points": "Points",
+    "answering.certifier": "Answer Certifier",
+    "answering.repair": "Kept Optimal Projection Repair Repaired Untouched",
+    "data.dataset": "Dataset load",
+    "data.labelling": "DatasetError label",
+    "data.sampling": "Sampling",
+    "learning.evaluation": "Scores evaluate",
+    "learning.training": "Recipe Trained recipe_named train",
+    "nlp": "Solution",
+    "problem": "Problem Solver",
+    "program": "Expressions Law Program incidence",
+    "source": "NetworkError fingerprint",
+}
+_HOME = {name: module for module, names in _LAZY.items() for name in names.split()}
 
 
-def _kind(kind: str, where: str = "") -> Any:
-    """The class of a kind of problem; what it needs is imported when it is asked for."""
-    if kind == "power":
-        from ..power.problem import Power
-
-        return Power
-    if kind == "gas":
-        from ..gas.problem import Gas
-
-        return Gas
-    raise ValueError(f"{where}no problem {kind!r}; there are: {', '.join(KINDS)}")
+def __getattr__(name: str) -> Any:
+    """A name of a module that was not needed before."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    return value
 
 
-def open_problem(kind: str, case: str) -> Problem:
-    """A problem by its kind and the name or file of its network."""
-    problem: Problem = _kind(kind).open(case)
-    return problem
-
-
-def load_problem(kind: str, folder: Path) -> Problem:
-    """The problem that `Problem.save` wrote to a folder."""
-    problem: Problem = _kind(kind, f"{folder}: ").load(folder)
-    return problem
-
-
-def kind_of(case: str) -> str:
-    """Which kind of network a name or a file is; a MATLAB file says so itself, any other name is of a power network."""
-    from ..gas.catalogue import NETWORKS
-
-    path = Path(case)
-    if case in NETWORKS or path.suffix.lower() in (".net", ".zip", ".json"):
-        return "gas"
-    if path.suffix.lower() == ".m" and path.is_file() and "mgc." in path.read_text(errors="replace"):
-        return "gas"
-    return "power"
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

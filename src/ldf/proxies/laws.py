@@ -1,4 +1,8 @@
-"""What the laws of any network need: numbers as tensors, intervals, and flows that are computed once for all laws."""
+"""The laws of a problem as constraints on tensors: those of any program, and what laws written in torch need.
+
+A program states its laws in CasADi's symbols. `ProgramLaws` hands them to torch as they are, with derivatives, in
+double precision; laws written in torch train faster, and may look at labels.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+import casadi
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ..core.batch import leaves
-from ..core.constraint import Constraint
+from ..core.constraint import Constraint, equality, inequality
+from .program import Program, evaluate
+
+Floats = NDArray[np.float64]
 
 
 class Laws(ABC):
@@ -36,6 +46,71 @@ class Laws(ABC):
     @abstractmethod
     def constraints(self, read: Callable[[Any, Any], Tensor], labels: bool = True) -> list[Constraint]:
         """The laws as constraints on predictions; see `Problem.constraints`."""
+
+
+class ProgramLaws(Laws):
+    """The laws that a program states, σ(x, d) of each: the same with labels and without."""
+
+    def __init__(self, program: Program, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__(dtype, "cpu")
+        self.program, self.degrees = program, Compiled(program.degrees)
+
+    def constraints(self, read: Callable[[Any, Any], Tensor], labels: bool = True) -> list[Constraint]:
+        """The laws as constraints on predictions; see `Problem.constraints`."""
+        at = Last(lambda predictions, batch: self.degrees(read(predictions, batch), batch.demand))
+
+        def degree(part: slice) -> Callable[[Any, Any], Tensor]:
+            return lambda y, batch: at(y, batch)[:, part]
+
+        slices = self.program.slices
+        return [
+            (equality if law.equality else inequality)(name, degree(slices[name]))
+            for name, law in self.program.laws.items()
+        ]
+
+
+class Compiled:
+    """A function of CasADi's, f(x, …) ∈ R^m, on tensors: states [B, S] and other inputs [B, n] → [B, m].
+
+    Its derivative by the states is CasADi's own, wᵀ ∂f/∂x by one reverse sweep for each row; other inputs have none.
+    Both are computed in double precision, on the CPU, and given in the precision and on the device of the states.
+    """
+
+    def __init__(self, function: casadi.Function) -> None:
+        self.function = function
+        inputs = function.sx_in()
+        value = casadi.densify(function(*inputs))
+        weights = casadi.SX.sym("w", value.shape[0])
+        pulled = casadi.densify(casadi.jtimes(value, inputs[0], weights, True))
+        self.pulled = casadi.Function(f"{function.name()}_pulled", [*inputs, weights], [pulled])
+        """(x, …, w) → wᵀ ∂f/∂x."""
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a compiler does not see into CasADi
+    def __call__(self, states: Tensor, *others: Tensor) -> Tensor:
+        """[B, m] for states [B, S] and other inputs [B, n]."""
+        found: Tensor = _Applied.apply(self, states, *others)  # type: ignore[no-untyped-call]
+        return found
+
+
+class _Applied(torch.autograd.Function):
+    """`Compiled` as torch differentiates it."""
+
+    @staticmethod
+    def forward(ctx: Any, compiled: Compiled, states: Tensor, *others: Tensor) -> Tensor:
+        ctx.compiled, ctx.given = compiled, [_array(states), *map(_array, others)]
+        return torch.from_numpy(evaluate(compiled.function, *ctx.given)).to(states)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
+        slope = torch.from_numpy(evaluate(ctx.compiled.pulled, *ctx.given, _array(weights))).to(weights)
+        return None, slope, *[None] * (len(ctx.given) - 1)
+
+
+def _array(tensor: Tensor) -> Floats:
+    """[B, n] in double precision; a copy, for the tensor may be changed in place before it is differentiated."""
+    found: Floats = tensor.detach().to("cpu", torch.float64, copy=True).numpy()
+    return found
 
 
 def summed(values: Tensor, at: Tensor, nodes: int) -> Tensor:

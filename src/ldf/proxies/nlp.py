@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import casadi
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Start = Literal["cold", "warm", "close"]
 
 STATUS = {
     "Solve_Succeeded": "optimal",
@@ -24,6 +24,23 @@ STATUS = {
     "Restoration_Failed": "infeasible",
 }
 """IPOPT's words for how a solve ended, and ours; any other is "failed"."""
+
+
+def _from_near(barrier: float) -> dict[str, Any]:
+    """IPOPT's options for a start with multipliers: barrier parameter, and distance kept from bounds."""
+    pushes = ("bound_push", "bound_frac", "slack_bound_push", "slack_bound_frac", "mult_bound_push")
+    near = {f"ipopt.warm_start_{push}": barrier for push in pushes}
+    return {"ipopt.warm_start_init_point": "yes", "ipopt.mu_init": barrier, **near}
+
+
+STARTS: dict[Start, dict[str, Any]] = {
+    "cold": {},
+    # Barrier and multipliers start near those handed in; this value did best on 30, 118 and 300 buses.
+    "warm": _from_near(1e-4),
+    # Half the time of "warm" from a point that is nearly optimal, and more time than it from any other.
+    "close": _from_near(1e-6),
+}
+"""IPOPT's options by where a solve starts: at a point, at another solution, or at one that is nearly optimal."""
 
 
 @dataclass(frozen=True)
@@ -77,20 +94,13 @@ class NLP:
         self.bounds, self.limits = bounds, limits
         self.tolerance, self.iterations = tolerance, iterations
         self.options = {f"ipopt.{name}": value for name, value in options.items()}
+        self._solvers: dict[Start, casadi.Function] = {}
 
-    @cached_property
-    def _cold(self) -> casadi.Function:
-        return self._build("cold", {})
-
-    @cached_property
-    def _warm(self) -> casadi.Function:
-        # Barrier and multipliers start near those handed in; this value did best on 30, 118 and 300 buses.
-        return self._build("warm", _from_near(1e-4))
-
-    @cached_property
-    def _close(self) -> casadi.Function:
-        # Half the time of `_warm` from a point that is nearly optimal, and more time than it from any other.
-        return self._build("close", _from_near(1e-6))
+    def prepare(self, *starts: Start) -> None:
+        """Build the solvers for these starts: each is built when it is first asked for, otherwise."""
+        for start in starts:
+            if start not in self._solvers:
+                self._solvers[start] = self._build(start, STARTS[start])
 
     def _build(self, name: str, options: dict[str, Any]) -> casadi.Function:
         return casadi.nlpsol(
@@ -124,9 +134,11 @@ class NLP:
         """
         if isinstance(start, Solution):
             given = {"x0": start.state, "lam_g0": start.multipliers, "lam_x0": start.bounds}
-            solver = self._close if close else self._warm
+            name: Start = "close" if close else "warm"
         else:
-            given, solver = {"x0": start}, self._cold
+            given, name = {"x0": start}, "cold"
+        self.prepare(name)
+        solver = self._solvers[name]
         begun = time.perf_counter()
         found = solver(p=d, lbx=self.bounds[0], ubx=self.bounds[1], lbg=self.limits[0], ubg=self.limits[1], **given)
         seconds = time.perf_counter() - begun
@@ -140,10 +152,3 @@ class NLP:
             iterations=int(stats["iter_count"]),
             seconds=seconds,
         )
-
-
-def _from_near(barrier: float) -> dict[str, Any]:
-    """IPOPT's options for a start with multipliers: barrier parameter, and distance kept from bounds."""
-    pushes = ("bound_push", "bound_frac", "slack_bound_push", "slack_bound_frac", "mult_bound_push")
-    near = {f"ipopt.warm_start_{push}": barrier for push in pushes}
-    return {"ipopt.warm_start_init_point": "yes", "ipopt.mu_init": barrier, **near}

@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..viewing.figures import pyplot, save
+from .program import TOLERANCE
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
-TOLERANCE = 1e-4
-"""Above this, in the units of the certificate, something is violated."""
 
 RED, INK = "#E3001B", "#222222"
 GROWTH = 1.2

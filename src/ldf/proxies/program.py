@@ -1,12 +1,15 @@
-"""A network's optimisation problem and the projection onto its feasible states, both built once for all demands."""
+"""An optimisation problem, its laws, and the projection onto its feasible states, all built once for all demands.
+
+Every law is stated once, in CasADi's symbols: what the solver keeps and what a certificate measures are made of it.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import casadi
 import numpy as np
@@ -15,24 +18,79 @@ from numpy.typing import NDArray
 from .nlp import NLP, Solution
 
 Floats = NDArray[np.float64]
+Task = Literal["check", "cold", "warm", "project"]
+"""What a program can do: check states, solve from a cold or a warm start, project."""
 
+TOLERANCE = 1e-4
+"""Up to this ν, in the units of a certificate, a law is taken to hold, unless another tolerance is asked for."""
 APART = 1e-3
 """States that differ by more than this, per unit, are different optima of the same demand."""
 
 
 @dataclass(frozen=True)
+class Law:
+    """low ≤ expression(x, d) ≤ high, elementwise; an equality where both are the same."""
+
+    expression: casadi.SX
+    """[k]"""
+    low: Floats
+    """[k], −∞ where there is no limit."""
+    high: Floats
+    """[k], ∞ where there is none."""
+
+    def __post_init__(self) -> None:
+        shapes = self.expression.shape, self.low.shape, self.high.shape
+        if shapes != ((len(self), 1), (len(self),), (len(self),)):
+            raise ValueError(f"a law needs a column of k entries and [k] limits, got the shapes {shapes}")
+        if not (self.low <= self.high).all():
+            k = int(np.flatnonzero(~(self.low <= self.high))[0])
+            raise ValueError(f"entry {k} of a law has no value between its limits {self.low[k]} and {self.high[k]}")
+
+    def __len__(self) -> int:
+        return len(self.low)
+
+    @property
+    def equality(self) -> bool:
+        """Whether it is an equality in all of its entries."""
+        return bool((self.low == self.high).all())
+
+    @property
+    def degree(self) -> casadi.SX:
+        """σ [k]: e − low of an equality, and max(low − e, e − high) of any other law."""
+        e, low, high = self.expression, casadi.DM(self.low), casadi.DM(self.high)
+        return e - low if self.equality else casadi.fmax(low - e, e - high)
+
+    @classmethod
+    def limited(cls, expression: casadi.SX, low: Floats, high: Floats) -> Law:
+        """The law of those entries that have a limit at all."""
+        rows = np.flatnonzero(np.isfinite(low) | np.isfinite(high))
+        # Nothing out of one symbol is a row, [1, 0], to CasADi: hence the shape.
+        return cls(casadi.reshape(expression[rows.tolist()], len(rows), 1), low[rows], high[rows])
+
+    @classmethod
+    def stacked(cls, laws: Iterable[Law]) -> Law:
+        """Several as one, in this order."""
+        held = list(laws)
+        low, high = (np.concatenate([getattr(law, side) for law in held]) for side in ("low", "high"))
+        return cls(casadi.vertcat(*[law.expression for law in held]), low, high)
+
+
+@dataclass(frozen=True)
 class Expressions:
-    """minimise cost(x) subject to limits on g(x, d), in CasADi's symbols."""
+    """minimise cost(x) subject to laws on x and d, in CasADi's symbols."""
 
     x: casadi.SX
     """[S] the state."""
     d: casadi.SX
     """[D] the demand."""
     cost: casadi.SX
-    g: casadi.SX
-    """[m]"""
-    limits: tuple[Floats, Floats]
-    """Lower and upper of g; equal where it is an equality."""
+    laws: Mapping[str, Law]
+    """All that a state must keep, by name, in the units of a certificate; laws without an entry are left out."""
+    g: Law | None = None
+    """The same as the solver gets it, beside the bounds of x: scaled, in another order, without what follows from the
+    rest. By default all laws, stacked."""
+    gauge: Sequence[int] = ()
+    """Entries of x whose bounds choose one of many states that are the same, such as a reference angle: no law."""
     stand_in: casadi.SX | None = None
     """What is minimised in place of the cost: smooth, and with one optimum where the cost has many."""
 
@@ -75,26 +133,83 @@ class Program(ABC):
         return self.expressions()
 
     @cached_property
-    def _optimum(self) -> NLP:
+    def laws(self) -> dict[str, Law]:
+        """The laws of the model, by name; bounds of x that none of them states are one more, "bounds"."""
         m = self.model
+        limited = {name: Law.limited(law.expression, law.low, law.high) for name, law in m.laws.items()}
+        laws = {name: law for name, law in limited.items() if len(law)}
+        place = {symbol.element_hash(): i for i, symbol in enumerate(casadi.vertsplit(m.x))}
+        stated = np.zeros(len(self.lower), bool)
+        stated[list(m.gauge)] = True
+        for law in laws.values():
+            for entry, low, high in zip(casadi.vertsplit(law.expression), law.low, law.high, strict=True):
+                i = place.get(entry.element_hash())
+                if i is not None and low >= self.lower[i] and high <= self.upper[i]:
+                    stated[i] = True
+        rest = Law.limited(m.x, np.where(stated, -np.inf, self.lower), np.where(stated, np.inf, self.upper))
+        if len(rest) and "bounds" in laws:
+            raise ValueError('a law named "bounds" should state every bound of x, or have another name')
+        laws |= {"bounds": rest} if len(rest) else {}
+        if not laws:
+            raise ValueError("a program needs a law or a bound: nothing can be said of its states otherwise")
+        return laws
+
+    @cached_property
+    def slices(self) -> dict[str, slice]:
+        """The rows of `degrees` by law."""
+        ends = np.cumsum([len(law) for law in self.laws.values()]).tolist()
+        return {name: slice(end - len(law), end) for end, (name, law) in zip(ends, self.laws.items(), strict=True)}
+
+    @cached_property
+    def degrees(self) -> casadi.Function:
+        """(x, d) → σ of all laws, stacked, [m]: e − low of equalities, max(low − e, e − high) of the others."""
+        sigma = casadi.vertcat(*[law.degree for law in self.laws.values()])
+        return casadi.Function("degrees", [self.model.x, self.model.d], [casadi.densify(sigma)], ["x", "d"], ["sigma"])
+
+    @cached_property
+    def _equal(self) -> NDArray[np.bool_]:
+        """[m] the rows of `degrees` that belong to equalities."""
+        return np.concatenate([np.full(len(law), law.equality) for law in self.laws.values()])
+
+    @cached_property
+    def _g(self) -> Law:
+        """The constraints, as the solver gets them."""
+        return self.model.g or Law.stacked(self.model.laws.values())
+
+    @cached_property
+    def _optimum(self) -> NLP:
+        m, g = self.model, self._g
         f = m.cost if m.stand_in is None else m.stand_in
-        return NLP(m.x, m.d, f, m.g, (self.lower, self.upper), m.limits, *self.settings)
+        return NLP(m.x, m.d, f, g.expression, (self.lower, self.upper), (g.low, g.high), *self.settings)
 
     @cached_property
     def _cost(self) -> casadi.Function:
-        return casadi.Function("cost", [self.model.x], [self.model.cost])
+        return casadi.Function("cost", [self.model.x], [casadi.densify(self.model.cost)])
 
     @cached_property
     def _constraints(self) -> casadi.Function:
-        return casadi.Function("g", [self.model.x, self.model.d], [self.model.g])
+        return casadi.Function("g", [self.model.x, self.model.d], [casadi.densify(self._g.expression)])
 
     @cached_property
     def _projection(self) -> NLP:
-        m = self.model
+        m, g = self.model, self._g
         controls = casadi.vertcat(*[m.x[self.quantities[name]] for name in self.controls])
         aim = casadi.SX.sym("aim", controls.shape[0])
         distance = self.sharpness * casadi.sumsqr(controls - aim)
-        return NLP(m.x, casadi.vertcat(m.d, aim), distance, m.g, (self.lower, self.upper), m.limits, *self.settings)
+        parameters, bounds, limits = casadi.vertcat(m.d, aim), (self.lower, self.upper), (g.low, g.high)
+        return NLP(m.x, parameters, distance, g.expression, bounds, limits, *self.settings)
+
+    def prepare(self, *tasks: Task) -> None:
+        """Build now what these tasks would build when they are first done."""
+        if "check" in tasks:
+            _ = self.degrees, self._equal, self.slices, self._cost
+        if "cold" in tasks:
+            self._optimum.prepare("cold")
+        if "warm" in tasks:
+            self._optimum.prepare("warm", "close")
+            _ = self._constraints
+        if "project" in tasks:
+            self._projection.prepare("cold")
 
     def solve(self, demand: Floats | None = None, start: Solution | None = None, close: bool = False) -> Solution:
         """The cheapest state for a demand, cold or warm-started at another demand's solution.
@@ -105,11 +220,29 @@ class Program(ABC):
         demand = self.nominal if demand is None else demand
         return self.optima(demand)[0] if start is None else self._solve(demand, start, close)
 
+    def violations(self, demands: Floats, states: Floats) -> dict[str, Floats]:
+        """The largest ν of every law at states [B, S], [B] each: max(0, low − e, e − high) over its entries.
+
+        Infinite where a state, a demand or what follows from them is no number.
+        """
+        sigma = evaluate(self.degrees, states, demands)
+        np.abs(sigma, out=sigma, where=self._equal)
+        sigma[~np.isfinite(sigma)] = np.inf
+        worst = np.maximum.reduceat(sigma, [part.start for part in self.slices.values()], axis=1)
+        unsound = ~(np.isfinite(states).all(1) & np.isfinite(demands).all(1))
+        worst = np.maximum(worst, 0.0)
+        worst[unsound] = np.inf
+        return dict(zip(self.slices, worst.T, strict=True))
+
+    def costs(self, states: Floats) -> Floats:
+        """[B] what states [B, S] cost, in the objective's unit."""
+        found: Floats = self.unit * evaluate(self._cost, states)[:, 0]
+        return found
+
     def violation(self, demand: Floats, state: Floats) -> float:
-        """By how much the worst of the model's constraints and bounds is violated, in the model's own units."""
-        g = np.asarray(self._constraints(state, demand)).ravel()
-        low, high = self.model.limits
-        beyond = [low - g, g - high, self.lower - state, state - self.upper]
+        """By how much the worst of the solver's constraints and bounds is violated, as they are scaled for it."""
+        g, limits = evaluate(self._constraints, state[None], demand[None])[0], self._g
+        beyond = [limits.low - g, g - limits.high, self.lower - state, state - self.upper]
         return float(max(part.max(initial=0.0) for part in beyond))
 
     def optima(self, demand: Floats) -> list[Solution]:
@@ -119,8 +252,9 @@ class Program(ABC):
 
     def _solve(self, demand: Floats, start: Floats | Solution, close: bool = False) -> Solution:
         found = self._optimum.solve(demand, start, close)
-        cost = found.objective if self.model.stand_in is None else float(self._cost(found.state))
-        return replace(found, objective=self.unit * cost)
+        if self.model.stand_in is None:
+            return replace(found, objective=self.unit * found.objective)
+        return replace(found, objective=float(self.costs(found.state[None])[0]))
 
     def project(self, demand: Floats, prediction: Floats) -> Solution:
         """The feasible state with the least squared distance in the controls; its objective is that distance."""
@@ -136,6 +270,28 @@ def distinct(solutions: Sequence[Solution]) -> list[Solution]:
         if all(np.abs(found.state - other.state).max() > APART for other in kept):
             kept.append(found)
     return kept
+
+
+def evaluate(function: casadi.Function, *inputs: Floats) -> Floats:
+    """[B, m] what a function gives for inputs [B, n] each, row by row.
+
+    Through its buffers: to make CasADi's matrices of arrays, and arrays of those, takes longer than the arithmetic.
+    They are this call's own, so that calls from several threads keep apart.
+    """
+    given = [np.ascontiguousarray(array, np.float64) for array in inputs]
+    for index, array in enumerate(given):
+        if array.ndim != 2 or array.shape[1] != function.numel_in(index) or len(array) != len(given[0]):
+            expected = [(len(given[0]), function.numel_in(i)) for i in range(len(given))]
+            raise ValueError(f"{function.name()} takes arrays {expected}, got {[array.shape for array in given]}")
+    found = np.empty((len(given[0]), function.numel_out(0)))
+    held: tuple[Any, Callable[[], None]] = function.buffer()
+    buffer, run = held
+    for row in range(len(found)):
+        for index, array in enumerate(given):
+            buffer.set_arg(index, memoryview(array[row]))
+        buffer.set_res(0, memoryview(found[row]))
+        run()
+    return found
 
 
 def incidence(rows: int, at: NDArray[np.int64]) -> casadi.DM:

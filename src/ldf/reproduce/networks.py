@@ -17,7 +17,8 @@ from ..core.batch import Batch
 from ..core.certificate import violations as violated
 from ..core.history import History
 from ..proxies import kind_of, open_problem
-from ..proxies.answering.repair import Certifier, Projection
+from ..proxies.answering.certifier import Certifier
+from ..proxies.answering.repair import Projection
 from ..proxies.data import dataset
 from ..proxies.data.labelling import DatasetError, label, read_manifest
 from ..proxies.data.sampling import Mode, Sampling
@@ -87,6 +88,8 @@ NAMES = {
 }
 """By kind, of the quantities, for pictures."""
 
+PROJECTED = 1e-5
+"""The tolerance of the violations table: projections keep the laws up to that of the solver, a hundred times less."""
 HOT_START = {("power", "shared"): 0.01}
 """By kind and sampling, how far at most the demand of an earlier state is from the one asked for."""
 
@@ -249,7 +252,7 @@ class Repairs(Job):
         _, test = dataset.load(self.training.labels.folder(work)).split()
         test = test.take(torch.arange(min(self.rows, len(test))))
         trained = Trained.load(self.training.folder(work), test.problem)
-        certifier, projection = Certifier(test.problem), Projection(test.problem.solver())
+        certifier, projection = Certifier(test.problem, PROJECTED), Projection(test.problem.solver())
         predicted = trained.proxy.predict(Rows.of(test)).numpy()
         return [
             certifier.answer(demand, state, projection, optimum=best).to_dict()

@@ -14,10 +14,13 @@ from ldf.io.files import check_writable
 from ldf.power.acopf import ACOPF
 from ldf.power.problem import Power
 from ldf.proxies import open_problem
+from ldf.proxies.answering.certifier import Answer, Certifier
 from ldf.proxies.answering.files import read_demands, write_answers
-from ldf.proxies.answering.repair import TOLERANCE, Answer, Certifier, Projection, Untouched
+from ldf.proxies.answering.repair import Projection, Untouched
 from ldf.proxies.nlp import Solution
 from ldf.proxies.problem import Floats
+
+TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +40,7 @@ def optimum(solver: ACOPF) -> Solution:
 
 @pytest.fixture(scope="module")
 def certifier(problem: Power) -> Certifier:
-    return Certifier(problem)
+    return Certifier(problem, TOLERANCE)
 
 
 def shifted(state: Floats, size: float, seed: int = 0) -> Floats:

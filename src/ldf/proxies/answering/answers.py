@@ -16,19 +16,19 @@ from ..data.labelling import DatasetError
 from ..learning.evaluation import outside
 from ..learning.training import Trained
 from ..problem import Floats
+from ..program import TOLERANCE
 from . import points as beforehand
+from .certifier import Answer, Certifier
 from .points import Points
 from .quick import Quick
-from .repair import Answer, Certifier, Optimal, Projection, Repair, Repaired, Untouched
+from .repair import Optimal, Projection, Repair, Repaired, Untouched, fastest
 
 How = Literal["fast", "projection", "optimal", "none"]
 HOWS: tuple[How, ...] = ("fast", "projection", "optimal", "none")
-TOLERANCE = 1e-4
-"""Up to which ν, per unit or radians, every law must hold for an answer to be certified."""
 
 
 class Responder:
-    """Answers demands, one at a time or many together.
+    """Answers demands, one at a time or many together; all that it needs is built beforehand.
 
     Args:
         trained: the network.
@@ -49,21 +49,19 @@ class Responder:
     ) -> None:
         if how not in HOWS:
             raise ValueError(f"repair must be one of {', '.join(HOWS)}, got {how!r}")
-        if not 0 < tolerance < np.inf:
-            raise ValueError(f"the tolerance must be above 0, got {tolerance}")
         if how in ("fast", "optimal") and points is None:
             raise ValueError(f"repair {how!r} needs points solved beforehand: `Responder.open` finds or makes them")
         problem = trained.problem
         self.trained, self.problem = trained, problem
-        self.solver = problem.solver()
+        self.solver, self.certifier = problem.solver(), Certifier(problem, tolerance)
         self.repair: Repair
         if how == "none":
             self.repair = Untouched()
         elif how == "projection" or points is None:
             self.repair = Projection(self.solver)
         else:
-            self.repair = problem.fast(points, tolerance) if how == "fast" else Optimal(self.solver, points)
-        self.certifier = Certifier(problem, tolerance)
+            self.repair = fastest(problem, points, tolerance) if how == "fast" else Optimal(self.solver, points)
+        self.repair.prepare()
         self.gap = gap
         self.known = {name: value.numpy() for name, value in trained.range.items()}
         self.state = Quick(trained.proxy, trained.memory)
@@ -111,7 +109,7 @@ class Responder:
         predictions = self.trained.predict(rows).numpy()
         prices = [None] * len(asked) if self.price is None else list(self.trained.predict_prices(rows).numpy())
         found = self.repair.many(asked, predictions) if len(asked) else []
-        answers = list(map(self.certifier.certify, asked, predictions, found))
+        answers = self.certifier.many(asked, predictions, found)
         warnings = outside(self.problem, self.known, asked)
         each = (time.perf_counter() - begun) / max(1, len(demands))
         complete = map(self._complete, asked, answers, found, prices, warnings, [each] * len(asked))
@@ -131,7 +129,7 @@ class Responder:
         bad = np.flatnonzero(~finite)
         name, _, _ = self.problem.entry(int(bad[0]))
         nothing = np.full(len(self.problem.lower), np.nan)
-        found = self.certifier.certify(demand, nothing, Repaired(nothing, "none", "refused"))
+        found = self.certifier.certify(demand, nothing, Repaired(nothing, "none", "refused", solved=False))
         return replace(found, reason=f"{name} is {demand[bad[0]]}, not a number")
 
     def _complete(

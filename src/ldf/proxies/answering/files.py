@@ -8,7 +8,7 @@ from typing import Any
 
 from ...io.files import read_columns, write_columns
 from ..problem import Floats, Problem
-from .repair import Answer
+from .certifier import Answer
 
 
 def read_demands(path: Path, problem: Problem) -> Floats:

@@ -1,47 +1,36 @@
-"""Repair and certify: move a prediction to a feasible state, and say of the answer how far every law is from holding.
+"""Repair: move a prediction to a feasible state. Whether it is one, the certifier says.
 
-A repair takes a demand and a prediction and gives a state; `Certifier.answer` puts the certificate to it. The paper's
-repair is the projection: the feasible state with the least squared distance in the controls.
+A repair takes a demand and a prediction and gives a state. The paper's repair is the projection: the feasible state
+with the least squared distance in the controls.
 """
 
 from __future__ import annotations
 
-import math
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from ...core.batch import Batch
-from ...core.certificate import violations
-from ...core.constraint import Constraint
 from ..nlp import Solution
 from ..problem import Floats, Problem, Solver
+from ..program import Program
 from .points import Points
 
-TOLERANCE = 1e-5
-"""A law holds when no ν is above this, per unit or radians: a hundred times the solver's own tolerance."""
 CLOSE = 1e-2
 """A prediction that violates no constraint of the model by more than this, per unit, is taken to be nearly optimal."""
-FREE = 1e-3
-"""An optimum that costs less than this, in the objective's unit, costs nothing: there is no gap relative to it."""
 
 
 @dataclass(frozen=True)
 class Repaired:
-    """A state, which repair made it, and whether that repair says it succeeded."""
+    """A state, which repair made it, and what that repair did."""
 
     state: Floats
     repair: str
+    """The route taken."""
     status: str
-    violations: dict[str, float] | None = None
-    """The largest ν of every law, where the repair has computed them."""
-    objective: float | None = None
-    """The state's cost, where the repair has computed it."""
+    """"predicted": left as it was; "corrected"; "projected"; "optimal"; or the solver's word for how it failed."""
+    solved: bool = True
+    """Whether there is a state to judge: not where a solver failed."""
     solution: Solution | None = None
     """With its multipliers, where a solver found the optimum."""
 
@@ -52,6 +41,10 @@ class Repair(ABC):
     @abstractmethod
     def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
         """The state for a demand [D], from a prediction [S]."""
+
+    def prepare(self) -> None:
+        """Build now what the first call would build otherwise."""
+        return
 
     def many(self, demands: Floats, predictions: Floats) -> list[Repaired]:
         """States for demands [B, D], from predictions [B, S]."""
@@ -74,10 +67,14 @@ class Projection(Repair):
 
     def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
         """The nearest feasible state."""
-        found, name = self.solver.project(demand, prediction), "projection"
-        if not found.solved:
-            found, name = self.solver.solve(demand), "solver"
-        return Repaired(found.state, name, found.status)
+        found = self.solver.project(demand, prediction)
+        if found.solved:
+            return Repaired(found.state, "projection", "projected")
+        return _optimum(self.solver.solve(demand))
+
+    def prepare(self) -> None:
+        """The graphs of both solvers."""
+        self.solver.prepare("project", "cold")
 
 
 class Optimal(Repair):
@@ -92,14 +89,18 @@ class Optimal(Repair):
         found = self.solver.solve(demand, start, self.solver.violation(demand, start.state) <= CLOSE)
         if not found.solved:
             found = self.solver.solve(demand)
-        return Repaired(found.state, "solver", found.status, solution=found if found.solved else None)
+        return _optimum(found)
+
+    def prepare(self) -> None:
+        """The graphs of the solver, from any start."""
+        self.solver.prepare("warm", "cold")
 
 
 class Kept(Repair):
     """The prediction itself where it keeps every law already; elsewhere another repair."""
 
-    def __init__(self, problem: Problem, tolerance: float, other: Repair) -> None:
-        self.certifier, self.other = Certifier(problem, tolerance), other
+    def __init__(self, program: Program, tolerance: float, other: Repair) -> None:
+        self.program, self.tolerance, self.other = program, tolerance, other
 
     def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
         """The prediction, or what the other repair makes of it."""
@@ -107,136 +108,25 @@ class Kept(Repair):
 
     def many(self, demands: Floats, predictions: Floats) -> list[Repaired]:
         """The same for demands [B, D] and predictions [B, S]."""
-        worst = self.certifier.worst_of(demands, predictions)
-        kept = np.max(list(worst.values()), 0) <= self.certifier.tolerance
+        worst = np.max(list(self.program.violations(demands, predictions).values()), 0)
+        kept = worst <= self.tolerance
         others = iter(self.other.many(demands[~kept], predictions[~kept]))
         return [
-            Repaired(state, "prediction", "predicted", {name: float(nu[row]) for name, nu in worst.items()})
-            if kept[row]
-            else next(others)
-            for row, state in enumerate(predictions)
+            Repaired(state, "prediction", "predicted") if keep else next(others)
+            for state, keep in zip(predictions, kept, strict=True)
         ]
 
-
-@dataclass(frozen=True)
-class Answer:
-    """A state with its certificate."""
-
-    state: Floats
-    status: str
-    """"certified": every law holds; "uncertified": some does not; "unsolvable": no feasible state was found."""
-    reason: str
-    """What stands in the way, or nothing."""
-    tolerance: float
-    """Up to which ν a law holds, per unit or radians."""
-    repair: str
-    """The route taken."""
-    objective: float
-    moved: dict[str, float]
-    """100·‖ȳ − ŷ‖₂/‖ŷ‖₂ by control."""
-    violations: dict[str, float]
-    """The largest ν of every law."""
-    gap: float | None = None
-    """100·(cost − optimum)/optimum, where the optimum is known and costs something."""
-    seconds: float = 0.0
-    """To predict and to repair."""
-    warning: str | None = None
-    prices: Floats | None = None
-    """[K] predicted or, where a solver found the optimum, its own."""
-
-    def beside(self, optimum: float | None) -> Answer:
-        """The same, with the gap to the cost of the optimum."""
-        if optimum is None or abs(optimum) <= FREE:
-            return self
-        return replace(self, gap=100 * (self.objective - optimum) / abs(optimum))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The certificate without the state and its prices."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("state", "prices")}
+    def prepare(self) -> None:
+        """The compiled laws, and what the other repair needs."""
+        self.program.prepare("check")
+        self.other.prepare()
 
 
-@dataclass
-class Certifier:
-    """Puts certificates to states."""
-
-    problem: Problem
-    tolerance: float = TOLERANCE
-    laws: list[Constraint] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.laws = self.problem.constraints(lambda states, _: states, torch.float64, labels=False)
-
-    def worst(self, demand: Floats, state: Floats) -> dict[str, float]:
-        """The largest ν of every law at one state [S]; infinite where the state is no number."""
-        return {name: float(nu[0]) for name, nu in self.worst_of(demand[None], state[None]).items()}
-
-    def worst_of(self, demands: Floats, states: Floats) -> dict[str, Floats]:
-        """The largest ν of every law at states [B, S], [B] each."""
-        sound = np.isfinite(states).all(1) & np.isfinite(demands).all(1)
-        given = torch.from_numpy(demands[sound])
-        rows = Batch(inputs=given, demand=given)
-        found = {law.name: np.full(len(states), math.inf) for law in self.laws}
-        if sound.any():
-            with torch.no_grad():
-                for law in self.laws:
-                    found[law.name][sound] = violations(law, torch.from_numpy(states[sound]), rows).amax(1).numpy()
-        return found
-
-    def answer(
-        self,
-        demand: Floats,
-        prediction: Floats,
-        repair: Callable[[Floats, Floats], Repaired],
-        *,
-        optimum: float | Callable[[Floats], float | None] | None = None,
-        predicted_in: float = 0.0,
-        warning: str | None = None,
-    ) -> Answer:
-        """Repair one prediction and certify the answer.
-
-        Args:
-            optimum: the cost of the optimal state, or demand → that cost, asked for certified answers only.
-            predicted_in: the seconds that the prediction took.
-            warning: what is to be said with the answer.
-        """
-        begun = time.perf_counter()
-        found = repair(demand, prediction)
-        seconds = predicted_in + time.perf_counter() - begun
-        answer = replace(self.certify(demand, prediction, found), seconds=seconds, warning=warning)
-        if answer.status != "certified" or optimum is None:
-            return answer
-        return answer.beside(optimum(demand) if callable(optimum) else optimum)
-
-    def certify(self, demand: Floats, prediction: Floats, found: Repaired) -> Answer:
-        """The certificate of a repaired state."""
-        worst = self.worst(demand, found.state) if found.violations is None else found.violations
-        broken = {name: nu for name, nu in worst.items() if not nu <= self.tolerance}
-        if found.status not in ("optimal", "predicted"):
-            status, reason = "unsolvable", f"the solver ended with {found.status!r}"
-        elif broken:
-            name = max(broken, key=lambda law: broken[law])
-            status, reason = "uncertified", f"{name} is violated by {broken[name]:.2g}"
-        else:
-            status, reason = "certified", ""
-        cost = found.objective
-        return Answer(
-            state=found.state,
-            status=status,
-            reason=reason,
-            tolerance=self.tolerance,
-            repair=found.repair,
-            objective=cost if cost is not None else float(self.problem.objective(torch.from_numpy(found.state)[None])),
-            moved=distances(self.problem, prediction, found.state),
-            violations=worst,
-        )
+def fastest(problem: Problem, points: Points, tolerance: float) -> Repair:
+    """A problem's own fast repair; where it has none the prediction, or its projection where that breaks a law."""
+    return problem.fast(points, tolerance) or Kept(problem.model, tolerance, Projection(problem.solver()))
 
 
-def distances(problem: Problem, before: Floats, after: Floats) -> dict[str, float]:
-    """100·‖ȳ − ŷ‖₂/‖ŷ‖₂ of one state, by control: the paper's third table."""
-    found = {}
-    for name, quantity in problem.controls.items():
-        part = problem.quantities[quantity]
-        apart = after[part] - before[part]
-        size = max(math.sqrt(before[part] @ before[part]), 1e-12)
-        found[name] = 100 * math.sqrt(apart @ apart) / size
-    return found
+def _optimum(found: Solution) -> Repaired:
+    """What a solver found, or how it failed."""
+    return Repaired(found.state, "solver", found.status, found.solved, found if found.solved else None)

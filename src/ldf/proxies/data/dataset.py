@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..problem import Floats, Problem
+from ..registry import load_problem
 from .labelling import DatasetError, Origin, read_manifest, read_shard, schema, shard_path
 from .sampling import Sampling
 
@@ -118,8 +119,6 @@ def divide(data: Dataset, seed: int) -> tuple[Dataset, Dataset]:
 
 def load(folder: Path, problem: Problem | None = None) -> Dataset:
     """Read a finished data set; refused if a part is missing, damaged or not its own."""
-    from .. import load_problem
-
     manifest = read_manifest(folder)
     if not manifest["complete"]:
         raise DatasetError(f"{folder} is not finished: run the same `ldf label` again, and it goes on where it stopped")

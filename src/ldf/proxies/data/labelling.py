@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -118,10 +118,12 @@ class Labeller:
                 failures[found.status] += 1
                 continue
             row = {"draw": index, "demand": demand, "state": found.state, "objective": found.objective}
-            row["prices"] = problem.prices(found)
             if earlier is not None:
                 row |= {"earlier_demand": earlier_demand, "earlier_state": earlier.state}
-                row["earlier_prices"] = problem.prices(earlier)
+            if problem.priced:
+                row["prices"] = problem.prices(found)
+                if earlier is not None:
+                    row["earlier_prices"] = problem.prices(earlier)
             for name, value in row.items():
                 rows[name].append(value)
         facts = {**origin.to_dict(), "number": number, "failures": dict(sorted(failures.items()))}
@@ -134,9 +136,11 @@ def schema(problem: Problem, sampling: Sampling) -> pa.Schema:
     state = pa.list_(pa.float64(), len(problem.lower))
     prices = pa.list_(pa.float64(), len(problem.nodes) * len(problem.priced))
     columns = [("draw", pa.int64()), ("demand", demand), ("state", state), ("objective", pa.float64())]
-    columns += [("prices", prices)]
+    if problem.priced:
+        columns += [("prices", prices)]
     if sampling.hot_start:
-        columns += [("earlier_demand", demand), ("earlier_state", state), ("earlier_prices", prices)]
+        columns += [("earlier_demand", demand), ("earlier_state", state)]
+        columns += [("earlier_prices", prices)] if problem.priced else []
     return pa.schema(columns)
 
 
@@ -174,16 +178,17 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 @lru_cache(maxsize=1)
-def _labeller(kind: str, folder: str, origin: Origin) -> Labeller:
+def _labeller(cls: type[Problem], folder: str, origin: Origin) -> Labeller:
     """One labeller for each process: building it costs as much as hundreds of solves."""
-    from .. import load_problem
-
-    return Labeller(load_problem(kind, Path(folder)), origin)
+    return Labeller(cls.load(Path(folder)), origin)
 
 
-def _work(folder: str, origin: Origin, number: int) -> tuple[int, int, dict[str, int]]:
-    """Label one shard in a worker: (its number, rows solved, failures by reason)."""
-    table = _labeller(origin.kind, folder, origin).shard(number)
+def _work(cls: type[Problem], folder: str, origin: Origin, number: int) -> tuple[int, int, dict[str, int]]:
+    """Label one shard in a worker: (its number, rows solved, failures by reason).
+
+    The class comes by name or, from a notebook, by value: a worker need not know the problem's kind.
+    """
+    table = _labeller(cls, folder, origin).shard(number)
     write_table(table, shard_path(Path(folder), number))
     return number, table.num_rows, json.loads(table.schema.metadata[b"ldf"])["failures"]
 
@@ -245,7 +250,8 @@ def label(
 
     line = Progress(rows, "row", progress, done=min(solved(), rows))
     run = Parallel(n_jobs=workers or cpu_count(), return_as="generator_unordered", pre_dispatch="1.5*n_jobs")
-    for number, count, failed in run(delayed(_work)(str(folder), origin, number) for number in missing()):
+    work = partial(_work, type(problem), str(folder), origin)
+    for number, count, failed in run(delayed(work)(number) for number in missing()):
         done[number] = count, failed
         line.update(min(solved(), rows), lambda: f"{sum(failures().values())} draws failed")
     if not solved():

@@ -22,6 +22,7 @@ from ...io.text import write_whole
 from ...training.fitting import Fit, fit
 from ..data.dataset import Dataset, divide
 from ..problem import Problem
+from ..registry import load_problem
 from .evaluation import outside, reach
 from .network import Architecture, Proxy, Rows, build
 
@@ -133,8 +134,6 @@ class Trained:
     @classmethod
     def load(cls, folder: Path, problem: Problem | None = None) -> Trained:
         """Read what `save` wrote; refused if it is damaged or of another network."""
-        from .. import load_problem
-
         path = folder / FILE
         if not path.is_file():
             raise CheckpointError(f"{folder} has no {FILE}: it is not a finished run; `ldf train` makes one")

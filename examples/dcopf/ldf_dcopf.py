@@ -1,0 +1,98 @@
+"""DC optimal power flow, as a problem that `ldf` learns, in a package of its own.
+
+    minimise    Σ c₂ p² + c₁ p + c₀                              over generators
+    subject to  p^l ≤ p ≤ p^u                                    for generators
+                −s^u ≤ f ≤ s^u,  f = (θ_i − θ_j − φ) / xτ        for branches (i, j)
+                θ^l ≤ θ_i − θ_j ≤ θ^u                            for branches (i, j)
+                Σ_j f_ij − Σ_j f_ji + g^s + p^d − p = 0          for buses i
+                θ = 0                                            at the reference
+
+After `pip install examples/dcopf` every command of ldf takes the kind "dc": `ldf solve dc case30_ieee`.
+"""
+
+# --8<-- [start:program]
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import casadi
+import numpy as np
+
+from ldf.power.case import Case, load
+from ldf.proxies import Expressions, Law, Problem, Program, Solution, incidence
+
+
+class DCOPF(Program):
+    """The solver of one network: demands [N] of all buses, states [p, θ], per unit and radians."""
+
+    controls = ("pg",)
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(tolerance=1e-9)
+        self.case, g, n = case, case.generators, case.buses
+        self.quantities = {"pg": slice(0, g), "theta": slice(g, g + n)}
+        self.nominal = case.pd
+        angle = np.full(n, np.inf)
+        angle[case.reference] = 0.0
+        self.lower, self.upper = np.concatenate([case.p_min, -angle]), np.concatenate([case.p_max, angle])
+
+    def starts(self, demand: np.ndarray) -> list[np.ndarray]:
+        """Zero, or the limit nearest to it."""
+        return [np.clip(np.zeros(len(self.lower)), self.lower, self.upper)]
+
+    def expressions(self) -> Expressions:
+        """The equations above; limits of p and the reference follow from the bounds."""
+        case, n = self.case, self.case.buses
+        x, d = casadi.SX.sym("x", len(self.lower)), casadi.SX.sym("d", n)
+        p, theta = (x[part] for part in self.quantities.values())
+        net = incidence(n, case.source) - incidence(n, case.target)
+        across = net.T @ theta
+        flow = (across - casadi.DM(case.shift)) / casadi.DM(case.x * case.tap)
+        balance = net @ flow + casadi.DM(case.gs) + d - incidence(n, case.at) @ p
+        c2, c1, c0 = map(casadi.DM, case.cost.T)
+        return Expressions(
+            x=x,
+            d=d,
+            cost=casadi.sum1(c2 * p**2 + c1 * p + c0),
+            laws={
+                "balance": Law(balance, np.zeros(n), np.zeros(n)),
+                "flow": Law.limited(flow, -case.limit, case.limit),
+                "angle": Law.limited(across, case.angle_min, case.angle_max),
+            },
+        )
+
+
+# --8<-- [end:program]
+# --8<-- [start:problem]
+class DC(Problem):
+    """One network. A demand is MW by bus."""
+
+    kind = "dc"
+    units: Mapping[str, str] = {"pg": "MW", "theta": "°", "demand": "MW", "prices": "$/MWh", "objective": "$/h"}
+
+    def __init__(self, case: Case) -> None:
+        super().__init__(case, lambda: DCOPF(case))
+        self.case, self.nodes, self.priced = case, case.bus, {"prices": slice(0, case.buses)}
+        self.names = {"pg": case.generator, "theta": case.bus, "demand": case.bus}
+        self.factors = {"pg": case.base, "theta": 180 / np.pi, "demand": case.base}
+
+    @classmethod
+    def open(cls, case: str) -> Self:
+        """By PGLib name or path of a MATPOWER file."""
+        return cls(load(case))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """From a folder that `save` wrote to."""
+        return cls(load(next(folder.glob("*.m"))))
+
+    def save(self, folder: Path) -> None:
+        """The network's own file."""
+        (folder / f"{self.name}.m").write_text(self.case.text)
+
+    def prices(self, solution: Solution) -> np.ndarray:
+        """[N] $/MWh by bus: the multipliers of the balance, which is the first of the laws."""
+        return solution.multipliers[: self.case.buses] / self.case.base
+
+
+# --8<-- [end:problem]

@@ -1,0 +1,146 @@
+"""Certify: say of a state how far every law is from holding, and what it costs.
+
+All of it is computed from the state itself, by the compiled laws of the problem's program. Of what a repair says only
+one thing counts: that there is no state to judge, because the solver failed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..problem import Floats, Problem
+from ..program import Program
+from .repair import Repaired
+
+FREE = 1e-3
+"""An optimum that costs less than this, in the objective's unit, costs nothing: there is no gap relative to it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A state with its certificate."""
+
+    state: Floats
+    status: str
+    """"certified": every law holds; "uncertified": some does not; "unsolvable": no feasible state was found."""
+    reason: str
+    """What stands in the way, or nothing."""
+    tolerance: float
+    """Up to which ν a law holds, per unit or radians."""
+    repair: str
+    """The route taken."""
+    objective: float
+    moved: dict[str, float]
+    """100·‖ȳ − ŷ‖₂/‖ŷ‖₂ by control."""
+    violations: dict[str, float]
+    """The largest ν of every law."""
+    gap: float | None = None
+    """100·(cost − optimum)/optimum, where the optimum is known and costs something."""
+    seconds: float = 0.0
+    """To predict, to repair and to certify."""
+    warning: str | None = None
+    prices: Floats | None = None
+    """[K] predicted or, where a solver found the optimum, its own."""
+
+    def beside(self, optimum: float | None) -> Answer:
+        """The same, with the gap to the cost of the optimum."""
+        if optimum is None or abs(optimum) <= FREE:
+            return self
+        return replace(self, gap=100 * (self.objective - optimum) / abs(optimum))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The certificate without the state and its prices."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("state", "prices")}
+
+
+class Certifier:
+    """Puts certificates to states.
+
+    Args:
+        problem: whose laws count.
+        tolerance: the largest ν of any law that is certified, per unit or radians.
+    """
+
+    def __init__(self, problem: Problem, tolerance: float) -> None:
+        if not 0 < tolerance < math.inf:
+            raise ValueError(f"the tolerance must be above 0, got {tolerance}")
+        self.problem, self.tolerance = problem, tolerance
+        self.program: Program = problem.model
+        self.program.prepare("check")
+
+    def certify(self, demand: Floats, prediction: Floats, found: Repaired) -> Answer:
+        """The certificate of one repaired state."""
+        return self.many(demand[None], prediction[None], [found])[0]
+
+    def many(self, demands: Floats, predictions: Floats, found: Sequence[Repaired]) -> list[Answer]:
+        """The certificates of states repaired for demands [B, D] from predictions [B, S]."""
+        if not found:
+            return []
+        states = np.array([each.state for each in found])
+        violations = self.program.violations(demands, states)
+        worst = zip(*[nu.tolist() for nu in violations.values()], strict=True)
+        costs = self.program.costs(states).tolist()
+        return [
+            self._judged(prediction, each, dict(zip(violations, nu, strict=True)), cost)
+            for prediction, each, nu, cost in zip(predictions, found, worst, costs, strict=True)
+        ]
+
+    def _judged(self, prediction: Floats, found: Repaired, worst: dict[str, float], cost: float) -> Answer:
+        law = max(worst, key=lambda name: worst[name])
+        if not found.solved:
+            status, reason = "unsolvable", f"the solver ended with {found.status!r}"
+        elif not worst[law] <= self.tolerance:
+            status, reason = "uncertified", f"{law} is violated by {worst[law]:.2g}"
+        else:
+            status, reason = "certified", ""
+        return Answer(
+            state=found.state,
+            status=status,
+            reason=reason,
+            tolerance=self.tolerance,
+            repair=found.repair,
+            objective=cost,
+            moved=distances(self.problem, prediction, found.state),
+            violations=worst,
+        )
+
+    def answer(
+        self,
+        demand: Floats,
+        prediction: Floats,
+        repair: Callable[[Floats, Floats], Repaired],
+        *,
+        optimum: float | Callable[[Floats], float | None] | None = None,
+        predicted_in: float = 0.0,
+        warning: str | None = None,
+    ) -> Answer:
+        """Repair one prediction and certify the answer.
+
+        Args:
+            optimum: the cost of the optimal state, or demand → that cost, asked for certified answers only.
+            predicted_in: the seconds that the prediction took.
+            warning: what is to be said with the answer.
+        """
+        begun = time.perf_counter()
+        answer = self.certify(demand, prediction, repair(demand, prediction))
+        answer = replace(answer, seconds=predicted_in + time.perf_counter() - begun, warning=warning)
+        if answer.status != "certified" or optimum is None:
+            return answer
+        return answer.beside(optimum(demand) if callable(optimum) else optimum)
+
+
+def distances(problem: Problem, before: Floats, after: Floats) -> dict[str, float]:
+    """100·‖ȳ − ŷ‖₂/‖ŷ‖₂ of one state, by control: the paper's third table."""
+    found = {}
+    for name, quantity in problem.controls.items():
+        part = problem.quantities[quantity]
+        apart = after[part] - before[part]
+        size = max(math.sqrt(before[part] @ before[part]), 1e-12)
+        found[name] = 100 * math.sqrt(apart @ apart) / size
+    return found
