@@ -337,7 +337,7 @@ def test_several_sets_of_pairs_by_name():
     lagrangian = ldf.Lagrangian(constraints, LITERAL)
     y = torch.tensor([[3.0], [1.0], [-8.0]], requires_grad=True)
     sides = {"near": (y[[0, 1]][:, None], ldf.Batch()), "far": (y[[0, 2]][:, None], ldf.Batch())}
-    with pytest.raises(ValueError, match=r"2 sets of pairs \['far', 'near'\]: give a mapping by name"):
+    with pytest.raises(ValueError, match=r"2 sets of pairs, \['far', 'near'\]: give a mapping by name"):
         lagrangian(y.mean(), y, ldf.Batch(), pairs=sides["near"])
     lagrangian(y.mean(), y, ldf.Batch(), pairs=sides)
     row = lagrangian.ascend()

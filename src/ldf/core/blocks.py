@@ -76,8 +76,9 @@ class Block(nn.Module):
 
     def evaluate(self, side: Side) -> Tensor:
         """σ of all constraints side by side, [rows, K]."""
+        rows = self.scope.rows(side.predictions)
         found = [
-            constraint.evaluate(*side, columns=width)
+            constraint.evaluate(*side, rows, width)
             for constraint, width in zip(self.constraints, self.widths, strict=True)
         ]
         return (found[0] if len(found) == 1 else torch.cat(found, 1)).to(self.sums.dtype)

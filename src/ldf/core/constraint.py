@@ -70,18 +70,21 @@ class Constraint:
             raise ValueError(f"constraint {self.name!r}: slack must be a number ≥ 0, got {slack!r} (update {k})")
         return float(slack)
 
-    def evaluate(self, predictions: Any, batch: Any, columns: int | None = None, exact: bool = False) -> Tensor:
+    def evaluate(
+        self, predictions: Any, batch: Any, rows: int | None = None, columns: int | None = None, exact: bool = False
+    ) -> Tensor:
         """σ, [rows, k]: one row per sample or pair; for groups the statistic of each row.
 
         Args:
             predictions: of the rows that the scope looks at.
             batch: of the same rows.
+            rows: of σ, where they are counted already.
             columns: k, where it is known from before.
             exact: what multipliers ascend by and certificates report: `exact` where there is one, else σ.
         """
         function = self.exact if exact and self.exact is not None else self.sigma
         sigma = function(predictions, batch)
-        self._check(sigma, self.scope.rows(predictions), columns)
+        self._check(sigma, self.scope.rows(predictions) if rows is None else rows, columns)
         return sigma
 
     def _check(self, sigma: Any, rows: int, columns: int | None) -> None:

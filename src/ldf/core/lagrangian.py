@@ -88,6 +88,7 @@ class Lagrangian(nn.Module):
         self.normalises = any(rule.normalise for rule in self.rules)
         self.cuts = any(rule.cut is not None for rule in self.rules)
         self.multiplier_list, self.blocks = nn.ModuleList(), nn.ModuleList()
+        self._stacks: tuple[Block, ...] = ()
         self.ready = self.measured = False
         self.register_load_state_dict_post_hook(_after_load)  # type: ignore[no-untyped-call]
 
@@ -243,9 +244,9 @@ class Lagrangian(nn.Module):
     def _multipliers(self) -> list[Multiplier]:
         return list(self.multiplier_list)  # type: ignore[arg-type]
 
-    def stacks(self) -> list[Block]:
+    def stacks(self) -> tuple[Block, ...]:
         """The constraints, block by block."""
-        return list(self.blocks)  # type: ignore[arg-type]
+        return self._stacks
 
     def _cut(self, leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
@@ -261,9 +262,7 @@ class Lagrangian(nn.Module):
             if not names:
                 raise ValueError("pairs were given, but no constraint stands on pairs: scope=ldf.Pairs(…)")
             if len(names) > 1:
-                raise ValueError(
-                    f"constraints stand on {len(names)} sets of pairs {sorted(names)}: give a mapping by name"
-                )
+                raise ValueError(f"there are {len(names)} sets of pairs, {sorted(names)}: give a mapping by name")
             pairs = {names.pop(): pairs}
         return sides | {name: Side(*side) for name, side in pairs.items()}
 
@@ -301,9 +300,11 @@ class Lagrangian(nn.Module):
             self.multiplier_list.append(Multiplier(constraint, rule, widths[index][0], rows, like))
             stacks.setdefault(constraint.scope.stack(constraint.name, constraint.multiplier), []).append(index)
         multipliers = self._multipliers()
-        for stack in stacks.values():
-            scope, own = self.constraints[stack[0]].scope, [multipliers[index] for index in stack]
-            self.blocks.append(scope.block(own, widths[stack[0]][1], self.rows, like))
+        self._stacks = tuple(  # beside the module list, which takes its time to go through
+            self.constraints[own[0]].scope.block([multipliers[i] for i in own], widths[own[0]][1], self.rows, like)
+            for own in stacks.values()
+        )
+        self.blocks.extend(self._stacks)
         for block in self.stacks():
             block.refresh(0, learned=False)
         self.ready = True
