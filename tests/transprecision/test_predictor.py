@@ -210,8 +210,8 @@ def test_at_most_so_many_training_rows_are_kept_for_repair(monkeypatch: pytest.M
 def test_killed_and_resumed_is_never_killed_bit_for_bit(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint.safetensors"
     assert kill_after_checkpoint(file, 0.02, "killed_predictor.py", str(tmp_path))
-    facts = checkpoint.load(file)[1]
-    assert (facts["epoch"], facts["done"]) < (killed_predictor.EPOCHS, 0), "killed before the end"
+    place = checkpoint.load(file)[1]["place"]
+    assert (place["epoch"], place["done"]) < (killed_predictor.EPOCHS, 0), "killed before the end"
     resumed, whole = killed_predictor.run(tmp_path), killed_predictor.run(None)
     assert torch.equal(weights(resumed.network), weights(whole.network))
     assert resumed.facts == whole.facts

@@ -220,8 +220,8 @@ def test_killed_and_resumed_is_never_killed_bit_for_bit(folders: dict[str, Path]
     written = []
     for delay in (0.0, 0.08):
         if kill_after_checkpoint(file, delay, "killed_training.py", str(folders["shared"]), str(folder)):
-            facts = checkpoint.load(file)[1]
-            written.append((facts["epoch"], facts["done"]))
+            place = checkpoint.load(file)[1]["place"]
+            written.append((place["epoch"], place["done"]))
     assert written
     assert written[-1] < (EPOCHS, 0), "it must have been killed before the end"
     assert any(done for _, done in written), "and at least once within an epoch"
@@ -235,8 +235,8 @@ def test_killed_while_prices_are_learnt_and_resumed_is_never_killed(folders: dic
     file = folder / "checkpoint-prices" / "checkpoint.safetensors"
     assert kill_after_checkpoint(file, 0.0, "killed_training.py", str(folders["shared"]), str(folder))
     assert not (folder / FILE).exists()
-    assert 0 < checkpoint.load(file)[1]["epoch"] < PRICES.epochs, "it must have been killed before the end"
-    assert checkpoint.load(folder / "checkpoint" / file.name)[1]["epoch"] == EPOCHS, "states were learnt"
+    assert 0 < checkpoint.load(file)[1]["place"]["epoch"] < PRICES.epochs, "it must have been killed before the end"
+    assert checkpoint.load(folder / "checkpoint" / file.name)[1]["place"]["epoch"] == EPOCHS, "states were learnt"
     same(run(folders["shared"], folder), run(folders["shared"], None))
     assert not list(folder.glob("checkpoint*")), "nothing of it is left in the end"
 
