@@ -57,8 +57,10 @@ class Law:
     @property
     def degree(self) -> casadi.SX:
         """σ [k]: e − low of an equality, and max(low − e, e − high) of any other law."""
-        e, low, high = self.expression, casadi.DM(self.low), casadi.DM(self.high)
-        return e - low if self.equality else casadi.fmax(low - e, e - high)
+        if self.equality:
+            return self.expression - casadi.DM(self.low)
+        entries = zip(casadi.vertsplit(self.expression), self.low.tolist(), self.high.tolist(), strict=True)
+        return casadi.vertcat(*[_outside(e, low, high) for e, low, high in entries])
 
     @classmethod
     def limited(cls, expression: casadi.SX, low: Floats, high: Floats) -> Law:
@@ -167,9 +169,15 @@ class Program(ABC):
         return casadi.Function("degrees", [self.model.x, self.model.d], [casadi.densify(sigma)], ["x", "d"], ["sigma"])
 
     @cached_property
-    def _equal(self) -> NDArray[np.bool_]:
-        """[m] the rows of `degrees` that belong to equalities."""
-        return np.concatenate([np.full(len(law), law.equality) for law in self.laws.values()])
+    def _check(self) -> casadi.Function:
+        """(x, d) → the largest ν of every law, the cost, and the sum of all numbers: no number where one of them is."""
+        x, d, cost = self.model.x, self.model.d, self.model.cost
+        degrees = {name: law.degree for name, law in self.laws.items()}
+        sizes = [casadi.fabs(sigma) if self.laws[name].equality else sigma for name, sigma in degrees.items()]
+        # A maximum passes over what is no number, hence the sum.
+        every = casadi.sum1(casadi.vertcat(x, d, *degrees.values()))
+        worst = [casadi.fmax(casadi.mmax(size), 0) for size in sizes]
+        return casadi.Function("check", [x, d], [casadi.cse(casadi.densify(casadi.vertcat(*worst, cost, every)))])
 
     @cached_property
     def _g(self) -> Law:
@@ -202,7 +210,7 @@ class Program(ABC):
     def prepare(self, *tasks: Task) -> None:
         """Build now what these tasks would build when they are first done."""
         if "check" in tasks:
-            _ = self.degrees, self._equal, self.slices, self._cost
+            _ = self._check
         if "cold" in tasks:
             self._optimum.prepare("cold")
         if "warm" in tasks:
@@ -220,19 +228,20 @@ class Program(ABC):
         demand = self.nominal if demand is None else demand
         return self.optima(demand)[0] if start is None else self._solve(demand, start, close)
 
+    def check(self, demands: Floats, states: Floats) -> tuple[dict[str, Floats], Floats]:
+        """`violations` and `costs` of states [B, S] for demands [B, D], in one go."""
+        found = evaluate(self._check, states, demands)
+        worst, costs, every = found[:, :-2], found[:, -2], found[:, -1]
+        if not np.isfinite(every.sum()):
+            worst[~np.isfinite(every)] = np.inf
+        return dict(zip(self.laws, worst.T, strict=True)), self.unit * costs
+
     def violations(self, demands: Floats, states: Floats) -> dict[str, Floats]:
         """The largest ν of every law at states [B, S], [B] each: max(0, low − e, e − high) over its entries.
 
         Infinite where a state, a demand or what follows from them is no number.
         """
-        sigma = evaluate(self.degrees, states, demands)
-        np.abs(sigma, out=sigma, where=self._equal)
-        sigma[~np.isfinite(sigma)] = np.inf
-        worst = np.maximum.reduceat(sigma, [part.start for part in self.slices.values()], axis=1)
-        unsound = ~(np.isfinite(states).all(1) & np.isfinite(demands).all(1))
-        worst = np.maximum(worst, 0.0)
-        worst[unsound] = np.inf
-        return dict(zip(self.slices, worst.T, strict=True))
+        return self.check(demands, states)[0]
 
     def costs(self, states: Floats) -> Floats:
         """[B] what states [B, S] cost, in the objective's unit."""
@@ -272,6 +281,13 @@ def distinct(solutions: Sequence[Solution]) -> list[Solution]:
     return kept
 
 
+def _outside(e: casadi.SX, low: float, high: float) -> casadi.SX:
+    """max(low − e, e − high), without a limit that is infinite."""
+    if low == -np.inf:
+        return e - high
+    return low - e if high == np.inf else casadi.fmax(low - e, e - high)
+
+
 def evaluate(function: casadi.Function, *inputs: Floats) -> Floats:
     """[B, m] what a function gives for inputs [B, n] each, row by row.
 
@@ -279,11 +295,10 @@ def evaluate(function: casadi.Function, *inputs: Floats) -> Floats:
     They are this call's own, so that calls from several threads keep apart.
     """
     given = [np.ascontiguousarray(array, np.float64) for array in inputs]
-    for index, array in enumerate(given):
-        if array.ndim != 2 or array.shape[1] != function.numel_in(index) or len(array) != len(given[0]):
-            expected = [(len(given[0]), function.numel_in(i)) for i in range(len(given))]
-            raise ValueError(f"{function.name()} takes arrays {expected}, got {[array.shape for array in given]}")
     found = np.empty((len(given[0]), function.numel_out(0)))
+    shapes, expected = [array.shape for array in given], [(len(found), function.numel_in(i)) for i in range(len(given))]
+    if shapes != expected:
+        raise ValueError(f"{function.name()} takes arrays {expected}, got {shapes}")
     held: tuple[Any, Callable[[], None]] = function.buffer()
     buffer, run = held
     for row in range(len(found)):
