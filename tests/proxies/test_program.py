@@ -184,7 +184,7 @@ def test_a_weaker_law_does_not_stand_for_a_bound() -> None:
 def test_arrays_of_another_shape_are_refused() -> None:
     program = Sharing()
     for demands, states in ((np.zeros((1, 2)), np.zeros((1, 3))), (np.zeros((2, 1)), np.zeros((1, 3)))):
-        with pytest.raises(ValueError, match=r"degrees takes arrays \[\(1, 3\), \(1, 1\)\], got "):
+        with pytest.raises(ValueError, match=r"check takes arrays \[\(1, 3\), \(1, 1\)\], got "):
             program.violations(demands, states)
     assert {
         law: nu.shape for law, nu in program.violations(np.zeros((0, 1)), np.zeros((0, 3))).items()

@@ -74,6 +74,10 @@ class Dispatch:
         """Some of them."""
         return Dispatch(*[value[rows] for value in self.__dict__.values()])
 
+    def only(self, kept: Bools) -> Dispatch:
+        """Those that are marked, [B]; all of them are no copy."""
+        return self if kept.all() else self.take(kept)
+
     def put(self, rows: Any, other: Dispatch) -> None:
         """Replace some of them."""
         for name, value in other.__dict__.items():
@@ -151,10 +155,11 @@ class FastDispatch(Repair):
             best[rows[better]], least[rows[better]] = states[better], largest[better]
             if turn == PASSES:
                 break
-            rows, here = rows[left], here.take(left)
+            rows, here = rows[left], here.only(left)
             others = np.max([nu[left] for name, nu in worst.items() if name != "reactive"], 0)
             solved = self._correct(here, largest[left], others <= self.tolerance, turn)
-            at.put(rows, here)
+            if here is not at:
+                at.put(rows, here)
             rows = rows[solved]
         return [
             self.fallback(demand, state) if answer is None else answer
@@ -172,9 +177,9 @@ class FastDispatch(Repair):
         n = case.buses
         return Dispatch(
             demanded=demands[:, :n] + 1j * demands[:, n:],
-            p=np.clip(p, case.p_min, case.p_max),
+            p=np.minimum(np.maximum(p, case.p_min), case.p_max),  # np.clip takes four times as long on one row
             q=np.zeros((count, n)),
-            v=np.clip(v, case.v_min, case.v_max) * np.exp(1j * theta),
+            v=np.minimum(np.maximum(v, case.v_min), case.v_max) * np.exp(1j * theta),
             injected=np.zeros((count, n), complex),
             nearest=nearest,
             beside=distance < self.near[nearest],
@@ -249,7 +254,7 @@ class FastDispatch(Repair):
             shift = share * shifts[rows]
             trial.v = (np.abs(trial.v) + shift[:, n:]) * np.exp(1j * (np.angle(trial.v) + shift[:, :n]))
             solved = self._settle(trial, "reactive")
-            at.put(rows[solved], trial.take(solved))
+            at.put(rows[solved], trial.only(solved))
             rows, share = rows[~solved], share / 2
         feasible[rows] = False
         return feasible

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from ..core.batch import leaves
 from ..core.constraint import Constraint, equality, inequality
-from .program import Program, evaluate
+from .program import ByRow, Program
 
 Floats = NDArray[np.float64]
 
@@ -77,12 +77,12 @@ class Compiled:
     """
 
     def __init__(self, function: casadi.Function) -> None:
-        self.function = function
+        self.function = ByRow(function)
         inputs = function.sx_in()
         value = casadi.densify(function(*inputs))
         weights = casadi.SX.sym("w", value.shape[0])
         pulled = casadi.densify(casadi.jtimes(value, inputs[0], weights, True))
-        self.pulled = casadi.Function(f"{function.name()}_pulled", [*inputs, weights], [pulled])
+        self.pulled = ByRow(casadi.Function(f"{function.name()}_pulled", [*inputs, weights], [pulled]))
         """(x, …, w) → wᵀ ∂f/∂x."""
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # a compiler does not see into CasADi
@@ -98,12 +98,12 @@ class _Applied(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, compiled: Compiled, states: Tensor, *others: Tensor) -> Tensor:
         ctx.compiled, ctx.given = compiled, [_array(states), *map(_array, others)]
-        return torch.from_numpy(evaluate(compiled.function, *ctx.given)).to(states)
+        return torch.from_numpy(compiled.function(*ctx.given)).to(states)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
-        slope = torch.from_numpy(evaluate(ctx.compiled.pulled, *ctx.given, _array(weights))).to(weights)
+        slope = torch.from_numpy(ctx.compiled.pulled(*ctx.given, _array(weights))).to(weights)
         return None, slope, *[None] * (len(ctx.given) - 1)
 
 

@@ -5,8 +5,9 @@ Every law is stated once, in CasADi's symbols: what the solver keeps and what a 
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -57,8 +58,10 @@ class Law:
     @property
     def degree(self) -> casadi.SX:
         """σ [k]: e − low of an equality, and max(low − e, e − high) of any other law."""
-        e, low, high = self.expression, casadi.DM(self.low), casadi.DM(self.high)
-        return e - low if self.equality else casadi.fmax(low - e, e - high)
+        if self.equality:
+            return self.expression - casadi.DM(self.low)
+        entries = zip(casadi.vertsplit(self.expression), self.low.tolist(), self.high.tolist(), strict=True)
+        return casadi.vertcat(*[_outside(e, low, high) for e, low, high in entries])
 
     @classmethod
     def limited(cls, expression: casadi.SX, low: Floats, high: Floats) -> Law:
@@ -93,6 +96,44 @@ class Expressions:
     """Entries of x whose bounds choose one of many states that are the same, such as a reference angle: no law."""
     stand_in: casadi.SX | None = None
     """What is minimised in place of the cost: smooth, and with one optimum where the cost has many."""
+
+
+class ByRow:
+    """A function of inputs [B, n] each that gives [B, m], row by row.
+
+    It goes through the function's buffers: to make CasADi's matrices of arrays, and arrays of those, takes longer than
+    the arithmetic. Every thread has buffers of its own.
+    """
+
+    def __init__(self, function: casadi.Function) -> None:
+        self.function, self.width = function, function.numel_out(0)
+        self.widths = [function.numel_in(i) for i in range(function.n_in())]
+        self._held = threading.local()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ByRow, (self.function,)
+
+    def __call__(self, *inputs: Floats) -> Floats:
+        """[B, m]"""
+        given = [np.ascontiguousarray(array, np.float64) for array in inputs]
+        found = np.empty((len(given[0]), self.width))
+        shapes, expected = [array.shape for array in given], [(len(found), width) for width in self.widths]
+        if shapes != expected:
+            raise ValueError(f"{self.function.name()} takes arrays {expected}, got {shapes}")
+        if not hasattr(self._held, "buffers"):
+            self._held.buffers = self.function.buffer()
+        buffer, run = self._held.buffers
+        for row in range(len(found)):
+            for index, array in enumerate(given):
+                buffer.set_arg(index, memoryview(array[row]))
+            buffer.set_res(0, memoryview(found[row]))
+            run()
+        return found
+
+
+def evaluate(function: casadi.Function, *inputs: Floats) -> Floats:
+    """[B, m] what a function gives for inputs [B, n] each, row by row, once; for many calls there is `ByRow`."""
+    return ByRow(function)(*inputs)
 
 
 class Program(ABC):
@@ -167,9 +208,16 @@ class Program(ABC):
         return casadi.Function("degrees", [self.model.x, self.model.d], [casadi.densify(sigma)], ["x", "d"], ["sigma"])
 
     @cached_property
-    def _equal(self) -> NDArray[np.bool_]:
-        """[m] the rows of `degrees` that belong to equalities."""
-        return np.concatenate([np.full(len(law), law.equality) for law in self.laws.values()])
+    def _check(self) -> ByRow:
+        """(x, d) → the largest ν of every law, the cost, and the sum of all numbers: no number where one of them is."""
+        x, d, cost = self.model.x, self.model.d, self.model.cost
+        degrees = {name: law.degree for name, law in self.laws.items()}
+        sizes = [casadi.fabs(sigma) if self.laws[name].equality else sigma for name, sigma in degrees.items()]
+        # A maximum passes over what is no number, hence the sum.
+        every = casadi.sum1(casadi.vertcat(x, d, *degrees.values()))
+        worst = [casadi.fmax(casadi.mmax(size), 0) for size in sizes]
+        found = casadi.cse(casadi.densify(casadi.vertcat(*worst, cost, every)))
+        return ByRow(casadi.Function("check", [x, d], [found]))
 
     @cached_property
     def _g(self) -> Law:
@@ -183,12 +231,12 @@ class Program(ABC):
         return NLP(m.x, m.d, f, g.expression, (self.lower, self.upper), (g.low, g.high), *self.settings)
 
     @cached_property
-    def _cost(self) -> casadi.Function:
-        return casadi.Function("cost", [self.model.x], [casadi.densify(self.model.cost)])
+    def _cost(self) -> ByRow:
+        return ByRow(casadi.Function("cost", [self.model.x], [casadi.densify(self.model.cost)]))
 
     @cached_property
-    def _constraints(self) -> casadi.Function:
-        return casadi.Function("g", [self.model.x, self.model.d], [casadi.densify(self._g.expression)])
+    def _constraints(self) -> ByRow:
+        return ByRow(casadi.Function("g", [self.model.x, self.model.d], [casadi.densify(self._g.expression)]))
 
     @cached_property
     def _projection(self) -> NLP:
@@ -202,7 +250,7 @@ class Program(ABC):
     def prepare(self, *tasks: Task) -> None:
         """Build now what these tasks would build when they are first done."""
         if "check" in tasks:
-            _ = self.degrees, self._equal, self.slices, self._cost
+            _ = self._check
         if "cold" in tasks:
             self._optimum.prepare("cold")
         if "warm" in tasks:
@@ -220,28 +268,30 @@ class Program(ABC):
         demand = self.nominal if demand is None else demand
         return self.optima(demand)[0] if start is None else self._solve(demand, start, close)
 
+    def check(self, demands: Floats, states: Floats) -> tuple[dict[str, Floats], Floats]:
+        """`violations` and `costs` of states [B, S] for demands [B, D], in one go."""
+        found = self._check(states, demands)
+        unsound = ~np.isfinite(found[:, -1])
+        if unsound.any():
+            found[unsound, :-2] = np.inf
+        *worst, costs, _ = found.T
+        return dict(zip(self.laws, worst, strict=True)), self.unit * costs
+
     def violations(self, demands: Floats, states: Floats) -> dict[str, Floats]:
         """The largest ν of every law at states [B, S], [B] each: max(0, low − e, e − high) over its entries.
 
         Infinite where a state, a demand or what follows from them is no number.
         """
-        sigma = evaluate(self.degrees, states, demands)
-        np.abs(sigma, out=sigma, where=self._equal)
-        sigma[~np.isfinite(sigma)] = np.inf
-        worst = np.maximum.reduceat(sigma, [part.start for part in self.slices.values()], axis=1)
-        unsound = ~(np.isfinite(states).all(1) & np.isfinite(demands).all(1))
-        worst = np.maximum(worst, 0.0)
-        worst[unsound] = np.inf
-        return dict(zip(self.slices, worst.T, strict=True))
+        return self.check(demands, states)[0]
 
     def costs(self, states: Floats) -> Floats:
         """[B] what states [B, S] cost, in the objective's unit."""
-        found: Floats = self.unit * evaluate(self._cost, states)[:, 0]
+        found: Floats = self.unit * self._cost(states)[:, 0]
         return found
 
     def violation(self, demand: Floats, state: Floats) -> float:
         """By how much the worst of the solver's constraints and bounds is violated, as they are scaled for it."""
-        g, limits = evaluate(self._constraints, state[None], demand[None])[0], self._g
+        g, limits = self._constraints(state[None], demand[None])[0], self._g
         beyond = [limits.low - g, g - limits.high, self.lower - state, state - self.upper]
         return float(max(part.max(initial=0.0) for part in beyond))
 
@@ -272,26 +322,11 @@ def distinct(solutions: Sequence[Solution]) -> list[Solution]:
     return kept
 
 
-def evaluate(function: casadi.Function, *inputs: Floats) -> Floats:
-    """[B, m] what a function gives for inputs [B, n] each, row by row.
-
-    Through its buffers: to make CasADi's matrices of arrays, and arrays of those, takes longer than the arithmetic.
-    They are this call's own, so that calls from several threads keep apart.
-    """
-    given = [np.ascontiguousarray(array, np.float64) for array in inputs]
-    for index, array in enumerate(given):
-        if array.ndim != 2 or array.shape[1] != function.numel_in(index) or len(array) != len(given[0]):
-            expected = [(len(given[0]), function.numel_in(i)) for i in range(len(given))]
-            raise ValueError(f"{function.name()} takes arrays {expected}, got {[array.shape for array in given]}")
-    found = np.empty((len(given[0]), function.numel_out(0)))
-    held: tuple[Any, Callable[[], None]] = function.buffer()
-    buffer, run = held
-    for row in range(len(found)):
-        for index, array in enumerate(given):
-            buffer.set_arg(index, memoryview(array[row]))
-        buffer.set_res(0, memoryview(found[row]))
-        run()
-    return found
+def _outside(e: casadi.SX, low: float, high: float) -> casadi.SX:
+    """max(low − e, e − high), without a limit that is infinite."""
+    if low == -np.inf:
+        return e - high
+    return low - e if high == np.inf else casadi.fmax(low - e, e - high)
 
 
 def incidence(rows: int, at: NDArray[np.int64]) -> casadi.DM:

@@ -83,12 +83,11 @@ class Certifier:
         if not found:
             return []
         states = np.array([each.state for each in found])
-        violations = self.program.violations(demands, states)
-        worst = zip(*[nu.tolist() for nu in violations.values()], strict=True)
-        costs = self.program.costs(states).tolist()
+        violations, costs = self.program.check(demands, states)
+        worst = np.array(list(violations.values())).T.tolist()
         return [
             self._judged(prediction, each, dict(zip(violations, nu, strict=True)), cost)
-            for prediction, each, nu, cost in zip(predictions, found, worst, costs, strict=True)
+            for prediction, each, nu, cost in zip(predictions, found, worst, costs.tolist(), strict=True)
         ]
 
     def _judged(self, prediction: Floats, found: Repaired, worst: dict[str, float], cost: float) -> Answer:

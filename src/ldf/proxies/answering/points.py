@@ -44,14 +44,17 @@ class Nearest:
 
     def __call__(self, demands: Floats) -> Ints:
         """[B] for demands [B, D]."""
-        found: Ints = (self.sizes - 2 * ((demands - self.mean) @ self.span @ self.at)).argmin(1)
-        return found
+        return self._nearest((demands - self.mean) @ self.span)
 
     def measured(self, demands: Floats) -> tuple[Ints, Floats]:
         """[B] for demands [B, D], and how far away each is in those directions, [B]."""
-        found = self(demands)
-        apart = (demands - self.mean) @ self.span - self.at[:, found].T
-        return found, np.sqrt(np.square(apart).sum(1))
+        along = (demands - self.mean) @ self.span
+        found = self._nearest(along)
+        return found, np.sqrt(np.square(along - self.at[:, found].T).sum(1))
+
+    def _nearest(self, along: Floats) -> Ints:
+        found: Ints = (self.sizes - 2 * (along @ self.at)).argmin(1)
+        return found
 
 
 @dataclass(frozen=True)
