@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -51,6 +51,8 @@ class Dual(ABC):
     """Round off ν near zero (Huber), with the mean violation as knee."""
     curved: ClassVar[bool] = False
     """Add ½ρν² to the penalty, with ρ = state["penalty"]."""
+    moves: ClassVar[bool] = True
+    """Whether λ moves at all."""
     adaptive: ClassVar[bool] = False
     """Steps whose size does not follow the violation's."""
     stronger: ClassVar[str] = "Raise the dual step"
@@ -76,6 +78,10 @@ class Dual(ABC):
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
         """Move state["multiplier"] by one update. The caller then projects to λ ≥ 0 and to the cap."""
 
+    def times(self, factor: float) -> Dual:
+        """The same rule with λ, or its steps, so many times as large; one that has no step to scale stays as it is."""
+        return self
+
     def settled(self, k: int, horizon: int | None) -> bool:
         """Whether the model after k updates may be chosen: from half-way on.
 
@@ -89,6 +95,8 @@ class Fixed(Dual):
     """λ = value, in the constraint's own units, for ever: the paper's M_C with value 1."""
 
     value: float = 1.0
+
+    moves: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not (isinstance(self.value, int | float) and math.isfinite(self.value) and self.value >= 0):
@@ -105,6 +113,10 @@ class Fixed(Dual):
 
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
         """Nothing moves."""
+
+    def times(self, factor: float) -> Fixed:
+        """λ = factor · value."""
+        return replace(self, value=factor * self.value)
 
 
 @dataclass(frozen=True)
@@ -157,6 +169,11 @@ class Ascent(Dual):
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
         """m ← m + s_k ν."""
         state["multiplier"].add_(violation, alpha=step_at("Ascent", self.step, moment.k))
+
+    def times(self, factor: float) -> Ascent:
+        """Steps factor · s_k."""
+        step = self.step
+        return replace(self, step=(lambda k: factor * step(k)) if callable(step) else factor * step)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from ..core.constraint import Constraint
-from ..core.dual import Ascent, Dual, Fixed
+from ..core.dual import Ascent, Dual
 from ..training.replicas import fold_rows
 from .closed_form import Rule, solve
 from .encoding import columns_of
@@ -231,7 +231,7 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
         """The constraint on rates; on ν = |σ| where multipliers are fixed, as in the paper's M_C."""
         if rule is None:
             return []
-        return [self.rates_.law(float(self.slack), "violation" if isinstance(rule, Fixed) else "satisfiability")]
+        return [self.rates_.law(float(self.slack), "satisfiability" if rule.moves else "violation")]
 
     def _speed(self, rows: int) -> float:
         """How much of a gap one update of the multipliers is to close."""

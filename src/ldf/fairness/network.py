@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.constraint import Constraint
-from ..core.dual import Dual, Fixed
+from ..core.dual import Dual
 from ..training.engine import chunks, evaluating
 from ..training.fitting import Fit
 from ..training.replicas import fit_many
@@ -254,7 +254,7 @@ class FairClassifier(FairEstimator):
         name: str,
     ) -> list[Fit]:
         """The core's loop, over all folds at once."""
-        own = folds is not None and bool(constraints) and not isinstance(rule, Fixed)
+        own = folds is not None and bool(constraints) and rule is not None and rule.moves
         return fit_many(
             factory,
             data,

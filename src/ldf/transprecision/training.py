@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -214,7 +214,8 @@ def _train(
     # Σ_l L + Σ_pairs μν over the number of rows is the mean of L plus P/n times the mean of μν.
     counts = np.bincount(pairs[:, 0].numpy() // rows, minlength=len(samples))
     weights = [count / rows if recipe.literal and count else 1.0 for count in counts.tolist()]
-    duals = [[_weighted(recipe.duals[model], weight) for model in models] for weight in weights[: len(samples)]]
+    rules = [recipe.duals[model] for model in models]
+    duals = [[None if rule is None else rule.times(weight) for rule in rules] for weight in weights[: len(samples)]]
     each = iter([scale for scale in scales for _ in models])
 
     def factory() -> nn.Module:
@@ -235,14 +236,6 @@ def _train(
     )
     groups = [fits[i : i + len(models)] for i in range(0, len(fits), len(models))]
     return [dict(zip(models, group, strict=True)) for group in groups]
-
-
-def _weighted(rule: Dual | None, weight: float) -> Dual | None:
-    if isinstance(rule, Fixed):
-        return replace(rule, value=rule.value * weight)
-    if isinstance(rule, Ascent) and isinstance(rule.step, float):
-        return replace(rule, step=rule.step * weight)
-    return rule
 
 
 def _pairs(
