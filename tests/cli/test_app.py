@@ -1,6 +1,7 @@
 """The command line, as a user runs it."""
 
 import csv
+import inspect
 import json
 import os
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 from helpers import refused
 
 import ldf
+from ldf.cli.networks import predict
+from ldf.proxies.program import TOLERANCE
 
 KEYS = {"table", "case", "sampling", "recipe", "model", "quantity", "mean", "std", "seeds", "unit", "paper"}
 LAWS = {"voltage", "angle", "active", "reactive", "thermal", "balance_p", "balance_q", "flow_p", "flow_q"}
@@ -139,7 +142,7 @@ def test_every_demand_is_answered_with_a_certificate(made: Path, tmp_path: Path)
     for number, row in enumerate(rows, 1):
         nu = {name: float(value) for name, value in row.items() if name.startswith("nu_")}
         assert set(nu) == {f"nu_{law}" for law in LAWS if not law.startswith("flow")}
-        assert float(row["tolerance"]) == 1e-4
+        assert float(row["tolerance"]) == TOLERANCE
         assert float(row["milliseconds"]) > 0
         if number == 3:
             assert "infeasible" in row["reason"]
@@ -183,6 +186,10 @@ def test_every_repair_certifies_by_its_own_route(repair: str, made: Path, tmp_pa
     with (tmp_path / "answers.csv").open() as file:
         routes = {row["repair"] for row in csv.DictReader(file)}
     assert routes <= ROUTES[repair]
+
+
+def test_the_default_tolerance_is_that_of_certificates() -> None:
+    assert inspect.signature(predict).parameters["tolerance"].default == TOLERANCE
 
 
 def test_a_repair_or_tolerance_that_is_none_is_refused(made: Path, tmp_path: Path, call) -> None:

@@ -199,6 +199,7 @@ def test_many_at_once_are_answered_like_each_alone(size: float, subject: Callabl
     for demand, prediction, found in zip(demands, predictions, together, strict=True):
         alone = at.repair(demand, prediction)
         assert (found.status, found.repair) == (alone.status, alone.repair)
+        assert (found.status == "corrected") == (found.repair != "solver")
         if found.solved:
             np.testing.assert_allclose(found.state, alone.state, rtol=0, atol=TOLERANCE)
     assert (together[5].status, together[5].solved) == ("infeasible", False)

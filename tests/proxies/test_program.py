@@ -1,6 +1,8 @@
 """A program's laws, compiled: the same ν and costs as by torch, and ν = ∞ for what is no number."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import cache
 
 import casadi
@@ -179,6 +181,38 @@ def test_a_weaker_law_does_not_stand_for_a_bound() -> None:
     program = Sharing()
     assert program.laws["bounds"].low.tolist() == [0.0, 0.0], "x₀ ≤ 1 says nothing of x₀ ≥ 0"
     assert program.laws["bounds"].high.tolist() == [INF, 3.0]
+
+
+def test_a_law_of_that_name_must_state_all_bounds() -> None:
+    class Half(Sharing):
+        def expressions(self) -> Expressions:
+            found = super().expressions()
+            return replace(found, laws={**found.laws, "bounds": Law(found.x[1], self.lower[1:2], self.upper[1:2])})
+
+    with pytest.raises(ValueError, match='a law named "bounds" should state every bound of x, or have another name'):
+        _ = Half().laws
+
+
+def test_a_program_without_any_law_certifies_nothing() -> None:
+    class Free(Sharing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lower, self.upper = np.full(3, -INF), np.full(3, INF)
+
+        def expressions(self) -> Expressions:
+            return replace(super().expressions(), laws={})
+
+    with pytest.raises(ValueError, match="a program needs a law or a bound"):
+        Free().violations(np.zeros((1, 1)), np.zeros((1, 3)))
+
+
+def test_threads_do_not_mix_their_rows() -> None:
+    program, rng = Sharing(), np.random.default_rng(0)
+    demands, states = rng.normal(size=(8, 500, 1)), rng.normal(size=(8, 500, 3))
+    expected = [program.violations(*rows) for rows in zip(demands, states, strict=True)]
+    with ThreadPoolExecutor(4) as pool:
+        for ours, theirs in zip(pool.map(program.violations, demands, states), expected, strict=True):
+            assert all(np.array_equal(ours[law], theirs[law]) for law in program.laws)
 
 
 def test_arrays_of_another_shape_are_refused() -> None:

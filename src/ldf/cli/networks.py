@@ -199,11 +199,8 @@ def predict(
         ),
     ] = "fast",
     tolerance: Annotated[
-        float | None,
-        typer.Option(
-            help="Certify answers that keep every law up to this, per unit or radians.", show_default="0.0001"
-        ),
-    ] = None,
+        float, typer.Option(help="Certify answers that keep every law up to this, per unit or radians.")
+    ] = 1e-4,  # `TOLERANCE` of `proxies/program.py`: to import it for a help text would be slow, and a test compares
     gap: Annotated[
         bool, typer.Option("--gap", help="Solve each demand too, to say how far its answer's cost is from the optimum.")
     ] = False,
@@ -216,11 +213,9 @@ def predict(
     from ..proxies.answering.answers import Responder
     from ..proxies.answering.certifier import Answer
     from ..proxies.answering.files import write_answers
-    from ..proxies.program import TOLERANCE
 
     torch.set_num_threads(1)
     check_writable(out, "answers")
-    tolerance = TOLERANCE if tolerance is None else tolerance
     respond = Responder.open(run, repair, tolerance, gap, progress=True)
     wanted = _demands(demands, respond.problem)
     answers: list[Answer] = []

@@ -251,6 +251,8 @@ class Program(ABC):
         """Build now what these tasks would build when they are first done."""
         if "check" in tasks:
             _ = self._check
+        if {"cold", "warm"} & {*tasks}:
+            _ = self._cost
         if "cold" in tasks:
             self._optimum.prepare("cold")
         if "warm" in tasks:

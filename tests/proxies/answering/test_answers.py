@@ -185,6 +185,18 @@ def test_an_array_of_another_width_is_refused(run: Run) -> None:
 # ---------------------------------------------------------------- how it is opened
 
 
+@pytest.mark.parametrize("how", HOWS)
+def test_all_that_is_needed_is_built_when_it_is_opened(run: Run, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    respond, demands = run.open(how), np.concatenate([run.demands, 50 * run.demands[:1]])  # one that nothing meets
+
+    def built(*_: object) -> None:
+        raise AssertionError("built while an answer was waited for")
+
+    monkeypatch.setattr("ldf.proxies.nlp.NLP._build", built)
+    monkeypatch.setattr("casadi.Function.__init__", built)
+    assert len(respond.many(demands)) == len([respond(demand) for demand in demands]) == len(demands)
+
+
 def test_what_is_no_repair_or_no_tolerance_is_refused(run: Run) -> None:
     trained = Trained.load(run.folder)
     with pytest.raises(ValueError, match="repair must be one of fast, projection, optimal, none, got 'magic'"):

@@ -105,9 +105,21 @@ def test_where_the_projection_fails_the_solver_answers(problem: Power, solver: A
             return replace(super().project(demand, prediction), status="iterations")
 
     demand = 1.05 * problem.nominal
-    answer = certifier.answer(demand, shifted(solver.flat, 0.01), Projection(Stuck(problem.case)))
+    found = Projection(Stuck(problem.case))(demand, shifted(solver.flat, 0.01))
+    assert (found.status, found.repair, found.solved) == ("optimal", "solver", True)
+    assert np.array_equal(found.solution.state, found.state), "with its multipliers, which are the prices"
+    answer = certifier.certify(demand, found.state, found)
     assert (answer.status, answer.repair) == ("certified", "solver")
     assert answer.objective == pytest.approx(solver.solve(demand).objective, rel=1e-6)
+
+
+def test_a_status_says_what_was_done(problem: Power, solver: ACOPF, optimum: Solution) -> None:
+    nominal, state = problem.nominal, optimum.state
+    kept, projected = Untouched()(nominal, state), Projection(solver)(nominal, shifted(state, 0.01))
+    assert (kept.status, kept.solved, kept.state is state) == ("predicted", True, True)
+    assert (projected.status, projected.solved, projected.solution) == ("projected", True, None)
+    failed = Projection(solver)(3 * nominal, state)
+    assert (failed.status, failed.repair, failed.solved, failed.solution) == ("infeasible", "solver", False, None)
 
 
 def test_without_repair_a_bad_prediction_is_not_certified(
