@@ -71,7 +71,7 @@ class Law:
     @classmethod
     def stacked(cls, laws: Iterable[Law]) -> Law:
         """Several as one, in this order."""
-        held = list(laws)
+        held = list(laws) or [cls(casadi.SX(0, 1), np.zeros(0), np.zeros(0))]
         low, high = (np.concatenate([getattr(law, side) for law in held]) for side in ("low", "high"))
         return cls(casadi.vertcat(*[law.expression for law in held]), low, high)
 
@@ -234,7 +234,7 @@ class Program(ABC):
     @cached_property
     def _g(self) -> Law:
         """The constraints, as the solver gets them."""
-        return self.model.g or Law.stacked(self.model.laws.values())
+        return Law.stacked(self.model.laws.values()) if self.model.g is None else self.model.g
 
     @cached_property
     def _optimum(self) -> NLP:
