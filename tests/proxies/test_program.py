@@ -183,6 +183,19 @@ def test_a_weaker_law_does_not_stand_for_a_bound() -> None:
     assert program.laws["bounds"].high.tolist() == [INF, 3.0]
 
 
+def test_a_program_may_have_bounds_only() -> None:
+    class Bounded(Sharing):
+        def expressions(self) -> Expressions:
+            return replace(super().expressions(), laws={})
+
+    program = Bounded()
+    program.lower = np.array([0.5, 0.0, -1.0])
+    found = program.solve()
+    np.testing.assert_allclose(found.state, [0.5, 0.0, 0.0], atol=1e-4)
+    assert list(program.violations(program.nominal[None], found.state[None])) == ["bounds"]
+    assert program.violations(program.nominal[None], -np.ones((1, 3)))["bounds"].tolist() == [1.5]
+
+
 def test_a_law_of_that_name_must_state_all_bounds() -> None:
     class Half(Sharing):
         def expressions(self) -> Expressions:

@@ -58,10 +58,8 @@ class Law:
     @property
     def degree(self) -> casadi.SX:
         """σ [k]: e − low of an equality, and max(low − e, e − high) of any other law."""
-        if self.equality:
-            return self.expression - casadi.DM(self.low)
-        entries = zip(casadi.vertsplit(self.expression), self.low.tolist(), self.high.tolist(), strict=True)
-        return casadi.vertcat(*[_outside(e, low, high) for e, low, high in entries])
+        e, low, high = self.expression, casadi.DM(self.low), casadi.DM(self.high)
+        return e - low if self.equality else casadi.fmax(low - e, e - high)
 
     @classmethod
     def limited(cls, expression: casadi.SX, low: Floats, high: Floats) -> Law:
@@ -73,7 +71,7 @@ class Law:
     @classmethod
     def stacked(cls, laws: Iterable[Law]) -> Law:
         """Several as one, in this order."""
-        held = list(laws)
+        held = list(laws) or [cls(casadi.SX(0, 1), np.zeros(0), np.zeros(0))]
         low, high = (np.concatenate([getattr(law, side) for law in held]) for side in ("low", "high"))
         return cls(casadi.vertcat(*[law.expression for law in held]), low, high)
 
@@ -164,6 +162,10 @@ class Program(ABC):
     def expressions(self) -> Expressions:
         """The model; asked for once."""
 
+    def vectorised(self) -> Expressions:
+        """The same in CasADi's symbols for whole vectors, MX, where a program has that: checks of it are faster."""
+        return self.model
+
     @abstractmethod
     def starts(self, demand: Floats) -> list[Floats]:
         """Where to begin without a warm start, [S] each."""
@@ -176,24 +178,33 @@ class Program(ABC):
     @cached_property
     def laws(self) -> dict[str, Law]:
         """The laws of the model, by name; bounds of x that none of them states are one more, "bounds"."""
-        m = self.model
+        laws = self._named(self.model)
+        if not laws:
+            raise ValueError("a program needs a law or a bound: nothing can be said of its states otherwise")
+        return laws
+
+    def _named(self, m: Expressions) -> dict[str, Law]:
+        """The laws of the model in one kind of symbols or the other."""
         limited = {name: Law.limited(law.expression, law.low, law.high) for name, law in m.laws.items()}
         laws = {name: law for name, law in limited.items() if len(law)}
+        rest = Law.limited(m.x, *self._unstated)
+        if len(rest) and "bounds" in laws:
+            raise ValueError('a law named "bounds" should state every bound of x, or have another name')
+        return laws | {"bounds": rest} if len(rest) else laws
+
+    @cached_property
+    def _unstated(self) -> tuple[Floats, Floats]:
+        """[S] each: the bounds of x that no law of the model states, infinite for all others."""
+        m = self.model
         place = {symbol.element_hash(): i for i, symbol in enumerate(casadi.vertsplit(m.x))}
         stated = np.zeros(len(self.lower), bool)
         stated[list(m.gauge)] = True
-        for law in laws.values():
+        for law in m.laws.values():
             for entry, low, high in zip(casadi.vertsplit(law.expression), law.low, law.high, strict=True):
                 i = place.get(entry.element_hash())
                 if i is not None and low >= self.lower[i] and high <= self.upper[i]:
                     stated[i] = True
-        rest = Law.limited(m.x, np.where(stated, -np.inf, self.lower), np.where(stated, np.inf, self.upper))
-        if len(rest) and "bounds" in laws:
-            raise ValueError('a law named "bounds" should state every bound of x, or have another name')
-        laws |= {"bounds": rest} if len(rest) else {}
-        if not laws:
-            raise ValueError("a program needs a law or a bound: nothing can be said of its states otherwise")
-        return laws
+        return np.where(stated, -np.inf, self.lower), np.where(stated, np.inf, self.upper)
 
     @cached_property
     def slices(self) -> dict[str, slice]:
@@ -210,19 +221,20 @@ class Program(ABC):
     @cached_property
     def _check(self) -> ByRow:
         """(x, d) → the largest ν of every law, the cost, and the sum of all numbers: no number where one of them is."""
-        x, d, cost = self.model.x, self.model.d, self.model.cost
-        degrees = {name: law.degree for name, law in self.laws.items()}
-        sizes = [casadi.fabs(sigma) if self.laws[name].equality else sigma for name, sigma in degrees.items()]
-        # A maximum passes over what is no number, hence the sum.
-        every = casadi.sum1(casadi.vertcat(x, d, *degrees.values()))
+        m = self.vectorised()
+        laws = self._named(m).values()
+        degrees = [law.degree for law in laws]
+        sizes = [casadi.fabs(sigma) if law.equality else sigma for law, sigma in zip(laws, degrees, strict=True)]
         worst = [casadi.fmax(casadi.mmax(size), 0) for size in sizes]
-        found = casadi.cse(casadi.densify(casadi.vertcat(*worst, cost, every)))
-        return ByRow(casadi.Function("check", [x, d], [found]))
+        # A maximum passes over what is no number, hence the sum.
+        every = casadi.sum1(casadi.vertcat(m.x, m.d, *degrees))
+        found = casadi.cse(casadi.densify(casadi.vertcat(*worst, m.cost, every)))
+        return ByRow(casadi.Function("check", [m.x, m.d], [found]))
 
     @cached_property
     def _g(self) -> Law:
         """The constraints, as the solver gets them."""
-        return self.model.g or Law.stacked(self.model.laws.values())
+        return Law.stacked(self.model.laws.values()) if self.model.g is None else self.model.g
 
     @cached_property
     def _optimum(self) -> NLP:
@@ -250,7 +262,7 @@ class Program(ABC):
     def prepare(self, *tasks: Task) -> None:
         """Build now what these tasks would build when they are first done."""
         if "check" in tasks:
-            _ = self._check
+            _ = self.laws, self._check
         if {"cold", "warm"} & {*tasks}:
             _ = self._cost
         if "cold" in tasks:
@@ -322,13 +334,6 @@ def distinct(solutions: Sequence[Solution]) -> list[Solution]:
         if all(np.abs(found.state - other.state).max() > APART for other in kept):
             kept.append(found)
     return kept
-
-
-def _outside(e: casadi.SX, low: float, high: float) -> casadi.SX:
-    """max(low − e, e − high), without a limit that is infinite."""
-    if low == -np.inf:
-        return e - high
-    return low - e if high == np.inf else casadi.fmax(low - e, e - high)
 
 
 def incidence(rows: int, at: NDArray[np.int64]) -> casadi.DM:
