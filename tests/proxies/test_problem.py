@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ldf.proxies.learning.study import PROJECTED
 from torch import Tensor
 
 from ldf.core.batch import Batch
@@ -31,7 +30,7 @@ from ldf.proxies.learning.training import MODELS, RECIPES, Trained, baselines, t
 from ldf.proxies.nlp import Solution
 from ldf.proxies.problem import Floats, Problem
 from ldf.proxies.program import distinct
-from ldf.reproduce.networks import NAMES
+from ldf.reproduce.networks import NAMES, PROJECTED
 
 CASES = {"power": "case14_ieee", "gas": "24-pipe", "dc": "case3_lmbd"}
 QUANTITIES = {"power": ("p", "v", "theta", "pf"), "gas": ("R", "p", "q"), "dc": ("pg", "theta")}
