@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 import ldf
+from ldf.core.certificate import TOLERANCE
 from ldf.power.case import Case, tables
 from ldf.proxies.answering.answers import Responder
 from ldf.proxies.answering.certifier import Answer
@@ -40,7 +41,6 @@ from ldf.proxies.data.dataset import Dataset, load
 from ldf.proxies.learning.evaluation import price_errors
 from ldf.proxies.learning.network import Rows
 from ldf.proxies.learning.training import baselines
-from ldf.proxies.program import TOLERANCE
 from ldf.reproduce import jobs
 from ldf.reproduce.networks import Study, Training, studies_of
 from ldf.reproduce.options import Options

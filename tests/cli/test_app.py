@@ -1,7 +1,6 @@
 """The command line, as a user runs it."""
 
 import csv
-import inspect
 import json
 import os
 import subprocess
@@ -13,8 +12,7 @@ import pytest
 from helpers import refused
 
 import ldf
-from ldf.cli.networks import predict
-from ldf.proxies.program import TOLERANCE
+from ldf.core.certificate import TOLERANCE
 
 KEYS = {"table", "case", "sampling", "recipe", "model", "quantity", "mean", "std", "seeds", "unit", "paper"}
 LAWS = {"voltage", "angle", "active", "reactive", "thermal", "balance_p", "balance_q", "flow_p", "flow_q"}
@@ -186,10 +184,6 @@ def test_every_repair_certifies_by_its_own_route(repair: str, made: Path, tmp_pa
     with (tmp_path / "answers.csv").open() as file:
         routes = {row["repair"] for row in csv.DictReader(file)}
     assert routes <= ROUTES[repair]
-
-
-def test_the_default_tolerance_is_that_of_certificates() -> None:
-    assert inspect.signature(predict).parameters["tolerance"].default == TOLERANCE
 
 
 def test_a_repair_or_tolerance_that_is_none_is_refused(made: Path, tmp_path: Path, call) -> None:

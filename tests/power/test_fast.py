@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_laws import by_torch
 
+from ldf.core.certificate import TOLERANCE
 from ldf.power.case import Case, load
 from ldf.power.constraints import PowerLaws
 from ldf.power.problem import Power
 from ldf.proxies.answering.certifier import Answer, Certifier
 from ldf.proxies.answering.points import build
 from ldf.proxies.answering.repair import Repair, Repaired
-from ldf.proxies.program import TOLERANCE
 
 FACTORS = np.linspace(0.9, 1.02, 7)
 INF = np.inf

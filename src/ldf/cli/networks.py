@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..core.certificate import TOLERANCE
 from ..proxies.registry import OWN, kinds
 from .options import Epochs, Workers
 
@@ -200,7 +201,7 @@ def predict(
     ] = "fast",
     tolerance: Annotated[
         float, typer.Option(help="Certify answers that keep every law up to this, per unit or radians.")
-    ] = 1e-4,  # `TOLERANCE` of `proxies/program.py`: to import it for a help text would be slow, and a test compares
+    ] = TOLERANCE,
     gap: Annotated[
         bool, typer.Option("--gap", help="Solve each demand too, to say how far its answer's cost is from the optimum.")
     ] = False,

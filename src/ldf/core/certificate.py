@@ -14,6 +14,11 @@ from torch import Tensor
 from ..io.text import table
 from .constraint import Constraint, check_names
 
+Tolerance = float | Mapping[str, float]
+"""A number for all constraints, or one for each by name."""
+TOLERANCE = 1e-4
+"""A ν up to this is no violation, in σ's units, unless another tolerance is asked for."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -71,7 +76,7 @@ def certify(
     predictions: Any,
     batch: Any,
     *,
-    tolerance: float | Mapping[str, float] = 1e-4,
+    tolerance: Tolerance = TOLERANCE,
     k: int = 0,
 ) -> Certificate:
     """Look at every constraint on these predictions.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .batch import check_count, free, leaves, rows_of, tree_map
 from .blocks import Block
-from .certificate import Certificate, certify
+from .certificate import TOLERANCE, Certificate, Tolerance, certify
 from .constraint import Constraint, check_names
 from .distributed import all_reduce, rank, world
 from .dual import Rules, rules_for
@@ -220,7 +220,7 @@ class Lagrangian(nn.Module):
         """By name: up to which mean ν a constraint counts as satisfied, in σ's units."""
         return {m.constraint.name: m.tolerance for m in self._multipliers()}
 
-    def certify(self, predictions: Any, batch: Any, tolerance: float | Mapping[str, float] = 1e-4) -> Certificate:
+    def certify(self, predictions: Any, batch: Any, tolerance: Tolerance = TOLERANCE) -> Certificate:
         """Per constraint: largest and mean ν and the share of rows violated beyond the tolerance, in σ's units."""
         k = int(self.updates) if self.ready else 0
         return certify(self.constraints, predictions, batch, tolerance=tolerance, k=k)

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..core.certificate import TOLERANCE
 from ..proxies import plot
 from ..proxies.plot import GROWTH, INK, NAMED, RED
-from ..proxies.program import TOLERANCE
 from .constraints import GasLaws
 from .network import BAR, Network
 

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..core.certificate import TOLERANCE
 from ..proxies import plot
 from ..proxies.plot import INK, NAMED, RED
-from ..proxies.program import TOLERANCE
 from .case import Case
 from .constraints import PowerLaws
 

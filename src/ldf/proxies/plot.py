@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.certificate import TOLERANCE
 from ..viewing.figures import pyplot, save
-from .program import TOLERANCE
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

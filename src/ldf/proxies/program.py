@@ -22,8 +22,6 @@ Floats = NDArray[np.float64]
 Task = Literal["check", "cold", "warm", "project"]
 """What a program can do: check states, solve from a cold or a warm start, project."""
 
-TOLERANCE = 1e-4
-"""Up to this ν, in the units of a certificate, a law is taken to hold, unless another tolerance is asked for."""
 APART = 1e-3
 """States that differ by more than this, per unit, are different optima of the same demand."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.batch import Data
-from ..core.certificate import Certificate
+from ..core.certificate import TOLERANCE, Certificate, Tolerance
 from ..core.constraint import Constraint, check_names
 from ..core.doctor import Diagnosis, doctor
 from ..core.dual import Rules
@@ -57,7 +57,7 @@ class Fit:
         rules = dict(zip(self.lagrangian.tolerances, self.lagrangian.rules, strict=True))
         return doctor(self.history, self.lagrangian.tolerances, rules=rules, conflicts=self.conflicts)
 
-    def certify(self, predictions: Any, batch: Any, tolerance: float | Mapping[str, float] = 1e-4) -> Certificate:
+    def certify(self, predictions: Any, batch: Any, tolerance: Tolerance = TOLERANCE) -> Certificate:
         """Per constraint: largest and mean ν and the share of rows violated beyond the tolerance."""
         return self.lagrangian.certify(predictions, batch, tolerance)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch_laws import by_torch
 
+from ldf.core.certificate import TOLERANCE
 from ldf.io.checkpoint import CheckpointError
 from ldf.proxies import open_problem
 from ldf.proxies.answering import points as beforehand
@@ -20,7 +21,6 @@ from ldf.proxies.data.labelling import label
 from ldf.proxies.data.sampling import Sampling
 from ldf.proxies.learning.training import RECIPES, Trained, train
 from ldf.proxies.problem import Floats, Problem
-from ldf.proxies.program import TOLERANCE
 from ldf.proxies.registry import OWN
 
 CASES = {"power": "case14_ieee", "gas": "24-pipe"}

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_laws import by_torch
 
+from ldf.core.certificate import TOLERANCE
 from ldf.gas.problem import Gas
 from ldf.power.problem import Power
 from ldf.proxies.answering.certifier import Certifier, distances
 from ldf.proxies.answering.repair import Repaired
 from ldf.proxies.nlp import Solution
 from ldf.proxies.problem import Floats, Problem
-from ldf.proxies.program import TOLERANCE
 
 MADE = {"power": lambda: Power(grids.three()), "gas": lambda: Gas(pipelines.three())}
 WORDS = ["predicted", "corrected", "projected", "optimal", "certified", "acceptable", "infeasible", ""]

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from torch_laws import by_torch
 
+from ldf.core.certificate import TOLERANCE
 from ldf.proxies import open_problem
 from ldf.proxies.answering.certifier import Certifier
 from ldf.proxies.answering.points import Points, build
 from ldf.proxies.answering.repair import CLOSE, Kept, Optimal, Repair, Repaired, fastest
 from ldf.proxies.nlp import Solution
 from ldf.proxies.problem import Floats, Problem, Solver
-from ldf.proxies.program import TOLERANCE
 from ldf.proxies.registry import OWN
 
 CASES = {"power": "case14_ieee", "gas": "24-pipe"}

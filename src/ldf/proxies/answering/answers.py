@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from ...core.certificate import TOLERANCE
 from ..data.dataset import load as load_labels
 from ..data.labelling import DatasetError
 from ..learning.evaluation import outside
 from ..learning.training import Trained
 from ..problem import Floats
-from ..program import TOLERANCE
 from . import points as beforehand
 from .certifier import Answer, Certifier
 from .points import Points
