@@ -26,9 +26,9 @@ class DCOPF(Program):
     """The solver of one network: demands [N] of all buses, states [p, θ], per unit and radians."""
 
     controls = ("pg",)
+    tolerance = 1e-9
 
     def __init__(self, case: Case) -> None:
-        super().__init__(tolerance=1e-9)
         self.case, g, n = case, case.generators, case.buses
         self.quantities = {"pg": slice(0, g), "theta": slice(g, g + n)}
         self.nominal = case.pd

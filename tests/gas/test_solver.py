@@ -676,7 +676,9 @@ def test_a_ratio_that_is_too_small_is_told() -> None:
 
 
 def test_a_solver_out_of_iterations_says_so(pipes: OGF) -> None:
-    found = OGF(pipes.network, iterations=3).solve()
+    solver = OGF(pipes.network)
+    solver.iterations = 3
+    found = solver.solve()
     assert (found.status, found.iterations) == ("iterations", 3)
 
 

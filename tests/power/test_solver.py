@@ -148,7 +148,9 @@ def test_a_demand_that_cannot_be_met_is_not_solved(solvers: dict[str, ACOPF], op
 
 
 def test_a_solver_out_of_iterations_says_so(solvers: dict[str, ACOPF]) -> None:
-    found = ACOPF(solvers["case14_ieee"].case, iterations=3).solve()
+    solver = ACOPF(solvers["case14_ieee"].case)
+    solver.iterations = 3
+    found = solver.solve()
     assert (found.status, found.solved, found.iterations) == ("iterations", False, 3)
 
 

@@ -21,7 +21,7 @@ from ldf.power.case import load as load_power
 from ldf.power.problem import Power
 from ldf.proxies.nlp import Solution
 from ldf.proxies.problem import Floats, Problem
-from ldf.proxies.program import Expressions, Law, Program, evaluate
+from ldf.proxies.program import ByRow, Expressions, Law, Program
 
 MADE: dict[str, Callable[[], Problem]] = {
     "3-bus": lambda: Power(grids.three()),
@@ -80,7 +80,7 @@ def test_degrees_by_law_have_the_violations_and_a_derivative(name: str) -> None:
     problem, optimum = solved(name)
     model: Program = problem.model
     state = optimum.state + 0.01 * np.random.default_rng(0).standard_normal(len(optimum.state))
-    sigma = evaluate(model.degrees, state[None], problem.nominal[None])[0]
+    sigma = ByRow(model.degrees)(state[None], problem.nominal[None])[0]
     worst = model.violations(problem.nominal[None], state[None])
     for law, part in model.slices.items():
         size = np.abs(sigma[part]) if model.laws[law].equality else np.maximum(sigma[part], 0)
@@ -90,7 +90,7 @@ def test_degrees_by_law_have_the_violations_and_a_derivative(name: str) -> None:
     }
     slope = np.asarray(model.degrees.jacobian()(state, problem.nominal, 0)[0])
     way, h = np.random.default_rng(1).standard_normal(len(state)), 1e-6
-    ahead, behind = (evaluate(model.degrees, (state + s * way)[None], problem.nominal[None])[0] for s in (h, -h))
+    ahead, behind = (ByRow(model.degrees)((state + s * way)[None], problem.nominal[None])[0] for s in (h, -h))
     np.testing.assert_allclose(slope @ way, (ahead - behind) / (2 * h), rtol=1e-3, atol=1e-3)
 
 
@@ -131,9 +131,9 @@ class Sharing(Program):
 
     controls = ("x",)
     unit = 10.0
+    tolerance = 1e-9
 
     def __init__(self, named: bool = False) -> None:
-        super().__init__(1e-9)
         self.named, self.nominal, self.quantities = named, np.array([2.0]), {"x": slice(0, 3)}
         self.lower, self.upper = np.array([0.0, 0.0, -INF]), np.array([INF, 3.0, INF])
 

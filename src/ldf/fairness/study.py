@@ -119,7 +119,6 @@ class Stack:
         duals: Mapping[str, Any],
         epochs: int,
         estimators: Estimators = "shared",
-        progress: bool | None = None,
     ) -> dict[str, list[Fit]]:
         """Every rule on every fold, with the paper's network; by the rule's name, one for each fold."""
         width = self.data["inputs"].shape[1]
@@ -138,7 +137,6 @@ class Stack:
             keep="last",
             metrics={"accuracy": accuracy, "gap": gap},
             forward=call,
-            progress=progress,
         )
         return {name: fits[place :: len(duals)] for place, name in enumerate(duals)}
 
@@ -172,7 +170,7 @@ def ascent(step: float) -> Ascent:
 
 
 def paper(
-    reading: Reading, folds: int = FOLDS, epochs: int | None = None, progress: bool | None = None
+    reading: Reading, folds: int = FOLDS, epochs: int | None = None
 ) -> tuple[Scores, dict[str, dict[str, list[list[float]]]]]:
     """The paper's network and rates; all models of all folds trained as one.
 
@@ -193,7 +191,7 @@ def paper(
         "MCD expected": idle | {EXPECTED: ascent(STEP)},
         "Zafar": idle | {COVARIANCE: ascent(STEP)},
     }
-    fits = stack.train(laws, duals, epochs or EPOCHS, progress=progress)
+    fits = stack.train(laws, duals, epochs or EPOCHS)
     traces = {
         model: {
             "accuracy": [fit.history["val/accuracy"] for fit in own],

@@ -49,10 +49,8 @@ class States(NamedTuple):
 class GasLaws(Laws):
     """σ10 … σ14 on states [B, S]; no loop over junctions or arcs: values are gathered and summed by index."""
 
-    def __init__(
-        self, network: Network, dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu"
-    ) -> None:
-        super().__init__(dtype, device)
+    def __init__(self, network: Network, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__(dtype)
         self.junctions, self.arcs = network.junctions, network.arcs
         self.sizes = [network.compressors, network.junctions, network.arcs]
         self.source, self.target = self.index(network.source), self.index(network.target)

@@ -45,8 +45,10 @@ class OGF(Program):
     # The barrier follows the progress made: a third of the iterations, and fewer failures than with IPOPT's default.
     options: Mapping[str, Any] = {"mu_strategy": "adaptive"}  # never changed
 
-    def __init__(self, network: Network, tolerance: float = 1e-10, iterations: int = 150) -> None:
-        super().__init__(tolerance, iterations)
+    tolerance = 1e-10
+    iterations = 150
+
+    def __init__(self, network: Network) -> None:
         self.network, self.unit = network, network.base_flow
         n, e, c = network.junctions, network.arcs, network.compressors
         self.quantities = {"R": slice(0, c), "p": slice(c, c + n), "q": slice(c + n, c + n + e)}

@@ -36,8 +36,7 @@ class ACOPF(Program):
 
     controls = ("pg", "v")
 
-    def __init__(self, case: Case, tolerance: float = 1e-8, iterations: int = 300) -> None:
-        super().__init__(tolerance, iterations)
+    def __init__(self, case: Case) -> None:
         self.case = case
         n, g = case.buses, case.generators
         self.quantities = {

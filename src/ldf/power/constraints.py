@@ -52,13 +52,13 @@ class States(NamedTuple):
 
 
 class PowerLaws(Laws):
-    """σ3 … σ8 on states [B, S], per unit and radians; all tensors of one precision, on one device.
+    """σ3 … σ8 on states [B, S], per unit and radians; all tensors of one precision.
 
     No loop over buses or branches: quantities are gathered to arcs, and summed back to buses, by index.
     """
 
-    def __init__(self, case: Case, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> None:
-        super().__init__(dtype, device)
+    def __init__(self, case: Case, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(dtype)
         number, index, interval = self.number, self.index, self.interval
         arcs = case.arcs
         self.buses, self.sizes = case.buses, [case.generators, case.generators, case.buses, case.buses]

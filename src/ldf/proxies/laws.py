@@ -25,18 +25,18 @@ Floats = NDArray[np.float64]
 
 
 class Laws(ABC):
-    """The laws of one network on states [B, S]; all tensors of one precision, on one device."""
+    """The laws of one network on states [B, S]; all tensors of one precision."""
 
-    def __init__(self, dtype: torch.dtype, device: torch.device | str) -> None:
-        self.dtype, self.device = dtype, device
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
 
     def number(self, array: Any) -> Tensor:
         """An array of numbers."""
-        return torch.as_tensor(np.asarray(array), dtype=self.dtype, device=self.device)
+        return torch.as_tensor(np.asarray(array), dtype=self.dtype)
 
     def index(self, array: Any) -> Tensor:
         """An array of positions."""
-        return torch.as_tensor(np.asarray(array), dtype=torch.int64, device=self.device)
+        return torch.as_tensor(np.asarray(array), dtype=torch.int64)
 
     def interval(self, low: Any, high: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Which entries have a limit at all, and their limits."""
@@ -52,7 +52,7 @@ class ProgramLaws(Laws):
     """The laws that a program states, σ(x, d) of each: the same with labels and without."""
 
     def __init__(self, program: Program, dtype: torch.dtype = torch.float64) -> None:
-        super().__init__(dtype, "cpu")
+        super().__init__(dtype)
         self.program, self.degrees = program, Compiled(program.degrees)
 
     def constraints(self, read: Callable[[Any, Any], Tensor], labels: bool = True) -> list[Constraint]:

@@ -127,11 +127,6 @@ class ByRow:
         return found
 
 
-def evaluate(function: casadi.Function, *inputs: Floats) -> Floats:
-    """[B, m] what a function gives for inputs [B, n] each, row by row, once; for many calls there is `ByRow`."""
-    return ByRow(function)(*inputs)
-
-
 class Program(ABC):
     """The solver of one network: demands [D] are parameters, states [S] are variables."""
 
@@ -151,10 +146,11 @@ class Program(ABC):
     sharpness: float = 1e6
     """By which the projection's distance is multiplied: at an active bound the barrier keeps off by about
     √(tolerance / 2·sharpness)."""
+    tolerance: float = 1e-8
+    """IPOPT's."""
+    iterations: int = 300
+    """After how many to give up."""
     options: Mapping[str, Any] = {}  # of IPOPT, beside those of `NLP`; never changed
-
-    def __init__(self, tolerance: float, iterations: int = 300) -> None:
-        self.settings = (tolerance, iterations, self.options)
 
     @abstractmethod
     def expressions(self) -> Expressions:
@@ -236,9 +232,9 @@ class Program(ABC):
 
     @cached_property
     def _optimum(self) -> NLP:
-        m, g = self.model, self._g
+        m = self.model
         f = m.cost if m.stand_in is None else m.stand_in
-        return NLP(m.x, m.d, f, g.expression, (self.lower, self.upper), (g.low, g.high), *self.settings)
+        return self._nlp(m.d, f)
 
     @cached_property
     def _cost(self) -> ByRow:
@@ -250,12 +246,16 @@ class Program(ABC):
 
     @cached_property
     def _projection(self) -> NLP:
-        m, g = self.model, self._g
+        m = self.model
         controls = casadi.vertcat(*[m.x[self.quantities[name]] for name in self.controls])
         aim = casadi.SX.sym("aim", controls.shape[0])
-        distance = self.sharpness * casadi.sumsqr(controls - aim)
-        parameters, bounds, limits = casadi.vertcat(m.d, aim), (self.lower, self.upper), (g.low, g.high)
-        return NLP(m.x, parameters, distance, g.expression, bounds, limits, *self.settings)
+        return self._nlp(casadi.vertcat(m.d, aim), self.sharpness * casadi.sumsqr(controls - aim))
+
+    def _nlp(self, parameters: casadi.SX, objective: casadi.SX) -> NLP:
+        """An objective under the model's constraints, as the solver gets them."""
+        bounds, limits = (self.lower, self.upper), (self._g.low, self._g.high)
+        settings = self.tolerance, self.iterations, self.options
+        return NLP(self.model.x, parameters, objective, self._g.expression, bounds, limits, *settings)
 
     def prepare(self, *tasks: Task) -> None:
         """Build now what these tasks would build when they are first done."""

@@ -127,10 +127,10 @@ def test_without_repair_a_bad_prediction_is_not_certified(
 ) -> None:
     prediction = optimum.state.copy()
     prediction[0] += 0.25  # p.u. too much at the reference
-    answer = certifier.answer(problem.nominal, prediction, Untouched(), predicted_in=3.0, warning="far away")
+    answer = certifier.answer(problem.nominal, prediction, Untouched(), predicted_in=3.0)
     assert np.array_equal(answer.state, prediction)
     assert answer.moved == {"pg": 0.0, "v": 0.0}
-    assert (answer.status, answer.repair, answer.warning) == ("uncertified", "none", "far away")
+    assert (answer.status, answer.repair, answer.warning) == ("uncertified", "none", None)
     assert answer.reason == "balance_p is violated by 0.25"
     assert answer.violations["balance_p"] == pytest.approx(0.25, abs=1e-6)
     assert 3.0 <= answer.seconds < 4.0
@@ -246,7 +246,7 @@ def answers(problem: Power, solver: ACOPF, certifier: Certifier, optimum: Soluti
     return [
         certifier.answer(3 * nominal, optimum.state, repair),
         certifier.answer(nominal, optimum.state, repair, optimum=lambda _: optimum.objective),
-        certifier.answer(nominal, shifted(optimum.state, 0.01), Untouched(), warning='far, "very" far'),
+        replace(certifier.answer(nominal, shifted(optimum.state, 0.01), Untouched()), warning='far, "very" far'),
     ]
 
 

@@ -117,18 +117,16 @@ class Certifier:
         *,
         optimum: float | Callable[[Floats], float | None] | None = None,
         predicted_in: float = 0.0,
-        warning: str | None = None,
     ) -> Answer:
         """Repair one prediction and certify the answer.
 
         Args:
             optimum: the cost of the optimal state, or demand → that cost, asked for certified answers only.
             predicted_in: the seconds that the prediction took.
-            warning: what is to be said with the answer.
         """
         begun = time.perf_counter()
         answer = self.certify(demand, prediction, repair(demand, prediction))
-        answer = replace(answer, seconds=predicted_in + time.perf_counter() - begun, warning=warning)
+        answer = replace(answer, seconds=predicted_in + time.perf_counter() - begun)
         if answer.status != "certified" or optimum is None:
             return answer
         return answer.beside(optimum(demand) if callable(optimum) else optimum)
