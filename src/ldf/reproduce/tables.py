@@ -1,8 +1,8 @@
-"""Rows of results, and the tables they make: as Markdown, as text, and beside the paper's figures at a glance.
+"""Rows of results, and the tables made from them, as Markdown and as text.
 
 A row is {"table", "case", "sampling", "recipe", "model", "quantity", "mean", "std", "seeds", "unit", "paper"}, where
-`paper` is the paper's figure for this model or None; more keys may stand beside them. Rows of the same table, case,
-sampling, recipe and, where there is one, slack make one table.
+`paper` is the paper's value for this model or None. A row may have more keys. Rows with the same table, case,
+sampling, recipe and, if present, slack form one table.
 """
 
 from __future__ import annotations
@@ -17,53 +17,77 @@ from ..io.text import table
 from . import published
 
 Row = Mapping[str, Any]
+Key = tuple[str, str, str | None, str | None, float | None, str]
+"""Table, case, sampling, recipe, slack and quantity: the address of a line in the tables."""
 
 KEYS = ("table", "case", "sampling", "recipe", "model", "quantity", "mean", "std", "seeds", "unit", "paper")
-"""What every row has."""
+"""Keys of every row."""
 
 BASELINES = ("mean", "linear", "previous")
-"""Models that are no networks."""
+"""Simple models to compare networks with."""
 
 MODELS = (*BASELINES, "M", "MC", "MCD")
-"""The order of models; others follow as they come."""
+"""The order of models; others follow in the order in which they appear."""
 
 HIGHER = frozenset({"accuracy", "certified"})
-"""Quantities of which more is better; of all others, less is."""
+"""Quantities for which larger is better; for all others, smaller is."""
 
 CENTRED = frozenset({"signed DT"})
 """Quantities that are best near zero."""
 
 LEGEND = (
-    "Mean ± standard deviation over the seeds. Bold: the best, simple baselines aside. "
-    "✓: our mean is at least as good as the paper's figure for the same model."
+    "Mean ± standard deviation over the seeds. Bold: the best model, baselines excluded. "
+    "✓: our mean is at least as good as the paper's value for the same model."
 )
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture in the folder of a report."""
+    """A plot in the folder of a report."""
 
     path: str
-    """Its name, relative to the folder."""
+    """File name, relative to the folder."""
     caption: str
     group: str = ""
-    """Pictures of one group are shown together, when they are asked for; those of none at once."""
+    """Plots of one group are folded away together; plots without a group are always visible."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One answered demand, as an operator sees it.
+
+    Args:
+        title: heading.
+        verdict: one sentence: certified or not, cost, time.
+        certified: whether the answer is certified.
+        map: the network before and after repair.
+        facts: demand, cost, route, time, by name.
+        tables: by title, a list of lines; the first line has the heads.
+    """
+
+    title: str
+    verdict: str
+    certified: bool
+    map: Figure
+    facts: Mapping[str, str]
+    tables: Mapping[str, Sequence[Sequence[str]]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One table of the paper with all that belongs to it.
+    """One table of the paper with its plots, notes and settings.
 
     Args:
-        name: of the table on the command line.
-        title: above it.
-        rows: of results.json.
-        figures: pictures that are in the folder already.
+        name: name of the table on the command line.
+        title: heading.
+        rows: rows of results.json.
+        figures: plots, already in the folder.
         notes: what differs from the paper, and why.
-        facts: what is to be known of its making, by name.
-        repeats: what its means are over.
-        quick: whether it is a look only, with few labels, epochs and repeats.
-        missing: cases that could not be had, and why.
+        facts: how the table was made, by name.
+        repeats: what the means are taken over.
+        quick: whether this is a quick run (few labels, epochs and repeats), not for comparison.
+        missing: cases that are not available, and why.
+        answer: what an operator sees of one demand; only in the demo.
     """
 
     name: str
@@ -75,9 +99,10 @@ class Part:
     repeats: str = "seeds"
     quick: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
+    answer: Shown | None = None
 
     def command(self, row: Row) -> str:
-        """What makes this row again, and those of its table."""
+        """The command that reproduces this row and the others of its table."""
         words = ["ldf demo" if self.name == "demo" else f"ldf reproduce {self.name}"]
         kernel = str(row["table"]).removeprefix("transprecision-")
         words += ["--kernel", kernel] if kernel != row["table"] else []
@@ -89,13 +114,13 @@ class Part:
         return " ".join([*words, "--seeds", str(self.count(row)), "--out DIR"])
 
     def count(self, row: Row) -> int:
-        """How many repeats the table of this row has."""
+        """Number of repeats in the table of this row."""
         same = ("table", "case", "sampling", "recipe")
         return max(int(other["seeds"]) for other in self.rows if all(other[key] == row[key] for key in same))
 
     def settings(self, row: Row) -> str:
-        """In words, what the table of this row is made with."""
-        words = ["Quick run, a look and no result"] if self.quick else []
+        """The settings of this row's table, in words."""
+        words = ["Quick run, not for comparison"] if self.quick else []
         for key, unit in (("samples", "labels"), ("epochs", "epochs"), ("repairs", "test rows repaired")):
             words += [f"{row[key]} {unit}"] if row.get(key) else []
         return ", ".join([*words, f"{self.count(row)} {self.repeats}"])
@@ -103,40 +128,69 @@ class Part:
 
 @dataclass(frozen=True)
 class Section:
-    """The rows of one table: a line a quantity, a column a model."""
+    """The rows of one table: one line per quantity, one column per model.
 
-    table: str
+    Args:
+        key: table, case, sampling, recipe and slack, which all rows share.
+        heading: the same in words.
+        cells: rows by quantity and model.
+    """
+
+    key: tuple[str, str, str | None, str | None, float | None]
     heading: str
     quantities: list[str]
     models: list[str]
     cells: dict[tuple[str, str], Row]
-    """By quantity and model."""
+
+    @property
+    def table(self) -> str:
+        """Name of the table in results.json."""
+        return self.key[0]
+
+    @property
+    def case(self) -> str:
+        """A network, a size of training sets (transprecision), or a variant of a data set (fairness)."""
+        return self.key[1]
+
+    @property
+    def sampling(self) -> str | None:
+        """How demands or training sets are sampled."""
+        return self.key[2]
+
+    @property
+    def recipe(self) -> str | None:
+        """The recipe: "paper" or "tuned"."""
+        return self.key[3]
+
+    def key_of(self, quantity: str) -> Key:
+        """The address of a quantity's line."""
+        return (*self.key, quantity)
 
     @property
     def papers(self) -> list[str]:
-        """The models for which the paper has a figure."""
+        """The models for which the paper has a value."""
         return [m for m in self.models if any(not math.isnan(self.paper(q, m)) for q in self.quantities)]
 
     def mean(self, quantity: str, model: str) -> float:
-        """NaN where there is none."""
+        """Mean over the seeds; NaN if the table has no such cell."""
         return _float(self.cells.get((quantity, model), {}).get("mean"))
 
     def std(self, quantity: str, model: str) -> float:
-        """Zero where there is none."""
+        """Standard deviation over the seeds; 0 if the table has no such cell."""
         value = _float(self.cells.get((quantity, model), {}).get("std"))
         return 0.0 if math.isnan(value) else value
 
     def paper(self, quantity: str, model: str) -> float:
-        """NaN where the paper has none."""
+        """The paper's value; NaN if it has none."""
         return _float(self.cells.get((quantity, model), {}).get("paper"))
 
     def unit(self, quantity: str) -> str:
-        """The unit of a quantity; one without a unit has none."""
+        """The unit of a quantity, or an empty string."""
         units = {str(row["unit"] or "") for (name, _), row in self.cells.items() if name == quantity}
         return ", ".join(sorted(units))
 
     def best(self, quantity: str) -> set[str]:
-        """The models with the best mean, simple baselines aside."""
+        """The models with the best mean, baselines excluded."""
         sign = -1 if quantity in HIGHER else 1
         found = {m: sign * self.mean(quantity, m) for m in self.models if m not in BASELINES}
         if quantity in CENTRED:
@@ -144,13 +198,13 @@ class Section:
         found = {model: value for model, value in found.items() if not math.isnan(value)}
         return {model for model, value in found.items() if value == min(found.values())}
 
-    def reached(self, quantity: str, model: str) -> bool:
-        """Whether our mean is at least as good as the paper's figure."""
+    def matches_paper(self, quantity: str, model: str) -> bool:
+        """Whether our mean is at least as good as the paper's value for the same model."""
         ours, theirs = self.mean(quantity, model), self.paper(quantity, model)
         return ours >= theirs if quantity in HIGHER else ours <= theirs
 
-    def figure(self, quantity: str, model: str) -> str:
-        """Mean ± std in three and two significant digits, the spread only of more than one seed."""
+    def text(self, quantity: str, model: str) -> str:
+        """Mean ± std in three and two significant digits; the spread only if there is more than one seed."""
         row = self.cells.get((quantity, model))
         if row is None:
             return ""
@@ -158,12 +212,12 @@ class Section:
         spread = f" ± {digits(std, 2)}" if std > 0 or (row["seeds"] > 1 and model not in BASELINES) else ""
         return digits(mean) + spread
 
-    def paper_figure(self, quantity: str, model: str) -> str:
-        """The paper's figure, ticked where ours is at least as good."""
+    def paper_text(self, quantity: str, model: str) -> str:
+        """The paper's value, ticked if ours is at least as good."""
         value = self.paper(quantity, model)
         if math.isnan(value):
             return ""
-        return digits(value) + (" ✓" if self.reached(quantity, model) else "")
+        return digits(value) + (" ✓" if self.matches_paper(quantity, model) else "")
 
 
 def _float(value: Any) -> float:
@@ -171,7 +225,7 @@ def _float(value: Any) -> float:
 
 
 def digits(value: float, count: int = 3) -> str:
-    """A number in so many significant digits.
+    """A number with this many significant digits.
 
     >>> digits(0.00055), digits(9.996), digits(1234.5), digits(1.5e-7), digits(0.0), digits(0.0123, 2)
     ('0.000550', '10.0', '1234', '1.50e-07', '0', '0.012')
@@ -184,8 +238,8 @@ def digits(value: float, count: int = 3) -> str:
 
 
 def sections_of(rows: Sequence[Row]) -> list[Section]:
-    """The tables that rows make, in the order in which they come."""
-    groups: dict[tuple[Any, ...], list[Row]] = {}
+    """The tables formed by these rows, in the order in which they appear."""
+    groups: dict[tuple[str, str, str | None, str | None, float | None], list[Row]] = {}
     for row in rows:
         missing = [key for key in KEYS if key not in row]
         if missing:
@@ -193,7 +247,8 @@ def sections_of(rows: Sequence[Row]) -> list[Section]:
         key = (*(row[part] for part in ("table", "case", "sampling", "recipe")), row.get("slack"))
         groups.setdefault(key, []).append(row)
     sections = []
-    for (name, case, sampling, recipe, slack), members in groups.items():
+    for key, members in groups.items():
+        name, case, sampling, recipe, slack = key
         words = [name, case, sampling and f"{sampling} sampling", recipe and f"{recipe} recipe"]
         words.append("" if slack is None else f"slack {slack}")
         heading = " · ".join(str(word) for word in words if word)
@@ -204,18 +259,18 @@ def sections_of(rows: Sequence[Row]) -> list[Section]:
                 raise ValueError(f"{heading}: two rows for {at[0]} of {at[1]}; there should be one")
             cells[at] = row
         quantities = list(dict.fromkeys(quantity for quantity, _ in cells))
-        sections.append(Section(str(name), heading, quantities, ordered(model for _, model in cells), cells))
+        sections.append(Section(key, heading, quantities, ordered(model for _, model in cells), cells))
     return sections
 
 
 def ordered(models: Iterable[str]) -> list[str]:
-    """Each once, in the order of `MODELS`; others follow as they come."""
+    """Each model once, in the order of `MODELS`; others follow in the order in which they appear."""
     found = list(dict.fromkeys(models))
     return [model for model in MODELS if model in found] + [model for model in found if model not in MODELS]
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
-    """Mean and spread over seeds, as a row of results has them; NaN where no seed has a value."""
+    """Mean and standard deviation over seeds, with the keys of a row; NaN if no seed has a value."""
     return {
         "mean": fmean(values) if values else math.nan,
         "std": stdev(values) if len(values) > 1 else 0.0,
@@ -235,7 +290,7 @@ def row_of(
     recipe: str,
     **more: Any,
 ) -> dict[str, Any]:
-    """A row of the table of this name: mean and spread of the values, one for each seed, and the paper's figure."""
+    """A row of the table of this name: mean and spread of the values (one per seed), and the paper's value."""
     return {
         "table": name,
         "case": case,
@@ -251,98 +306,41 @@ def row_of(
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """A table for each table, case, sampling and recipe: a line a quantity, a column a model, then the paper's."""
+    """One Markdown table per section: one line per quantity, one column per model, then the paper's values."""
     parts = []
     for section in sections_of(rows):
         headers = ["quantity", "unit", *section.models, *(f"paper {model}" for model in section.papers)]
         lines = [headers, ["---", "---", *["---:"] * (len(headers) - 2)]]
         for quantity in section.quantities:
             best = section.best(quantity)
-            figures = [
-                f"**{section.figure(quantity, model)}**" if model in best else section.figure(quantity, model)
+            values = [
+                f"**{section.text(quantity, model)}**" if model in best else section.text(quantity, model)
                 for model in section.models
             ]
-            papers = [section.paper_figure(quantity, model) for model in section.papers]
-            lines.append([plain(quantity), plain(section.unit(quantity)), *figures, *papers])
+            papers = [section.paper_text(quantity, model) for model in section.papers]
+            lines.append([plain(quantity), plain(section.unit(quantity)), *values, *papers])
         lines[0] = [plain(header) for header in headers]
         parts.append(f"## {plain(section.heading)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
     return "\n\n".join([*parts, LEGEND]) + "\n"
 
 
 def plain(text: str) -> str:
-    """Text that Markdown shows as it is."""
+    """Text with the characters escaped that Markdown would interpret."""
     for sign, shown in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*"), ("\n", " ")):
         text = text.replace(sign, shown)
     return text
 
 
 def terminal(rows: Sequence[Row]) -> str:
-    """The same as text for a console, with the paper's figure for MCD alone, ticked where ours is at least as good."""
+    """The same as text for a console; of the paper's values only MCD's, ticked if ours is at least as good."""
     parts = []
     for section in sections_of(rows):
         paper = ["paper MCD"] if "MCD" in section.papers else []
         lines = []
         for quantity in section.quantities:
             unit = section.unit(quantity)
-            figures = [section.figure(quantity, model).replace(" ", "") for model in section.models]
-            papers = [section.paper_figure(quantity, "MCD") for _ in paper]
-            lines.append([f"{quantity} ({unit})" if unit else quantity, *figures, *papers])
+            values = [section.text(quantity, model).replace(" ", "") for model in section.models]
+            papers = [section.paper_text(quantity, "MCD") for _ in paper]
+            lines.append([f"{quantity} ({unit})" if unit else quantity, *values, *papers])
         parts.append(f"{section.heading}\n{table(['', *section.models, *paper], lines)}")
     return "\n\n".join(parts)
-
-
-@dataclass(frozen=True)
-class Line:
-    """A figure of the paper's M_C^D, and what stands against it."""
-
-    key: tuple[Any, ...]
-    """Table, case, sampling, slack and quantity."""
-    table: str
-    case: str
-    sampling: str
-    quantity: str
-    paper: float
-    values: Mapping[str, float]
-    """Means: paper (its recipe), tuned, baseline."""
-    figures: Mapping[str, str]
-    """The same as people read them."""
-
-
-def glance(parts: Sequence[Part]) -> list[Line]:
-    """A line for each figure that the paper has of M_C^D: its own, ours in both recipes, and the best baseline."""
-    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for section in (section for part in parts for section in sections_of(part.rows)):
-        for quantity in section.quantities:
-            row = section.cells.get((quantity, "MCD"))
-            if row is None or row["paper"] is None or row["table"] == "fairness-traces":  # the ends of its lines
-                continue
-            line = lines.setdefault(
-                key_of(row), {"values": {}, "figures": {}, "paper": row["paper"], "unit": row["unit"]}
-            )
-            line["values"][row["recipe"]] = section.mean(quantity, "MCD")
-            line["figures"][row["recipe"]] = section.figure(quantity, "MCD")
-            simple = {model: section.mean(quantity, model) for model in section.models if model in BASELINES}
-            simple = {model: value for model, value in simple.items() if not math.isnan(value)}
-            if simple:
-                sign = -1 if quantity in HIGHER else 1
-                best = min(simple, key=lambda model: sign * simple[model])
-                if sign * simple[best] < sign * line["values"].get("baseline", sign * math.inf):
-                    line["values"]["baseline"] = simple[best]
-                    line["figures"]["baseline"] = f"{digits(simple[best])} {best}"
-    found = []
-    for key, line in lines.items():
-        name, case, sampling, slack, quantity = key
-        unit = line.pop("unit")
-        words = quantity + (f" ({unit})" if unit else "")
-        shown = case if slack is None else f"{case}, slack {slack}"
-        found.append(Line(key, name, shown, sampling or "", words, **line))
-    return found
-
-
-def key_of(row: Row, quantity: str | None = None) -> tuple[Any, ...]:
-    """Table, case, sampling, slack and quantity: what a figure of the paper and ours have in common.
-
-    Both kinds of training sets of transprecision stand against the same figure: there, the sampling is None.
-    """
-    sampling = row["sampling"] if row["sampling"] in ("shared", "independent") else None
-    return (row["table"], row["case"], sampling, row.get("slack"), quantity or row["quantity"])

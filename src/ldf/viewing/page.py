@@ -37,6 +37,7 @@ nav ul { display: flex; flex-wrap: wrap; gap: 0.3rem 1.4rem; margin: 1rem 0; pad
 .wide { overflow-x: auto; margin: 0 0 1.4rem; }
 .table > p { margin: -0.3rem 0 0.5rem; }
 .tables { display: grid; gap: 0 2.5rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 44rem), 1fr)); }
+.tables.small { grid-template-columns: repeat(auto-fit, minmax(min(100%, 34rem), 1fr)); }
 .tables > * { min-width: 0; }
 .pictures { display: grid; gap: 1.2rem 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 38rem), 1fr));
   align-items: start; }
@@ -51,6 +52,7 @@ th button:hover, th button:focus-visible { color: var(--accent); text-decoration
 th[aria-sort=ascending] button::after { content: " ▲"; }
 th[aria-sort=descending] button::after { content: " ▼"; }
 tbody tr:hover { background: var(--band); }
+.lead { font-size: 1.15rem; }
 .quiet { color: var(--soft); }
 .good { color: var(--good); }
 .bad { color: var(--bad); }
@@ -58,7 +60,7 @@ figure { margin: 0; }
 .pictures figure:first-child { grid-column: 1 / -1; }
 img { display: block; max-width: 100%; height: auto; padding: 0.4rem; border-radius: 0.4rem; background: #ffffff; }
 figcaption, .legend { color: var(--soft); font-size: 0.9rem; }
-figcaption { margin-top: 0.4rem; }
+figcaption { margin: 0.4rem 0 0.8rem; }
 details { margin: 0 0 1.4rem; }
 summary { cursor: pointer; color: var(--accent); }
 details[open] > summary { margin-bottom: 0.8rem; }

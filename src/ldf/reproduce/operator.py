@@ -1,0 +1,106 @@
+"""What an operator sees of one demand: the network map, the dispatch, and the certificate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from ..core.batch import Batch
+from ..core.certificate import violations
+from ..io.text import number
+from ..proxies.answering.answers import Responder
+from ..proxies.answering.repair import Untouched
+from ..proxies.data.dataset import Dataset
+from ..proxies.learning.network import Rows
+from ..proxies.problem import Floats, Problem
+from .tables import Figure, Shown
+
+THINGS = {"pg": "generator", "R": "compressor"}
+"""What the entries of a control belong to."""
+REPEATS = 5
+"""Number of answers and solves whose median time is shown."""
+FIRST = 50
+"""Number of test rows among which the hardest one is sought."""
+
+
+def hardest(test: Dataset, predicted: torch.Tensor) -> int:
+    """The test row whose prediction [B, S] violates the constraints most: the largest sum over laws of max ν."""
+    batch = Batch(inputs=test.demand, demand=test.demand)
+    laws = test.problem.constraints(lambda states, _: states, torch.float64, labels=False)
+    return int(torch.stack([violations(law, predicted, batch).amax(1) for law in laws]).sum(0).argmax())
+
+
+def answered(run: Path, data: Dataset, path: Path) -> Shown:
+    """Answer the hardest of the first test demands with a trained network, and draw the network map to `path`.
+
+    Args:
+        run: folder of the trained network.
+    """
+    respond = Responder.open(run, progress=False)
+    problem, solver = respond.problem, respond.solver
+    test = data.split()[1].take(torch.arange(min(FIRST, len(data.split()[1]))))
+    predicted = respond.trained.proxy.predict(Rows.of(test))
+    row = hardest(test, predicted)
+    demand: Floats = test.demand[row].numpy()
+    prediction: Floats = predicted[row].numpy()
+    solver.solve(demand)  # the first solve and the first answer build what later ones reuse
+    respond(demand)
+    solves, answers = zip(*((solver.solve(demand), respond(demand)) for _ in range(REPEATS)), strict=True)
+    best, answer = solves[0], answers[0].beside(float(test.objective[row]))
+    before = respond.certifier.answer(demand, prediction, Untouched())
+    problem.draw(prediction, answer.state, demand, path, problem.name)
+
+    units, control = problem.units, next(iter(problem.controls.values()))
+    states = {
+        "min": problem.lower, "predicted": prediction, "answer": answer.state, "optimum": best.state,
+        "max": problem.upper,
+    }  # fmt: skip
+    shown = {name: problem.present(state)[control] for name, state in states.items()}
+    unit, cost = units.get(control, ""), units.get("objective", "")
+    dispatch = [[THINGS.get(control, control), *(f"{name} {unit}".rstrip() for name in shown)]]
+    dispatch += [[key, *(f"{values[key]:.1f}" for values in shown.values())] for key in shown["answer"]]
+    certificate = [["constraint", "unit", "predicted, max ν", "answer, max ν", "tolerance", "satisfied"]]
+    for law, value in answer.violations.items():
+        held = "✓" if value <= answer.tolerance else "✗"
+        limits = [number(before.violations[law]), number(value), number(answer.tolerance), held]
+        certificate.append([f"{law} ν{problem.laws[law]}", units.get(law, ""), *limits])
+    gap = "" if answer.gap is None else f", {abs(answer.gap):.3g} % {'above' if answer.gap >= 0 else 'below'} optimum"
+    took, solved = (1e3 * median(one.seconds for one in found) for found in (answers, solves))
+    return Shown(
+        title=f"One demand on {problem.name}, answered",
+        verdict=f"{answer.status.capitalize()} in {took:.2g} ms: {answer.objective:.2f} {cost}{gap}. IPOPT takes {solved:.3g} ms.",
+        certified=answer.status == "certified",
+        map=Figure(path.name, f"{problem.name}: the prediction (left) and the answer after repair (right)."),
+        facts={
+            "demand": f"{_total(problem, demand)}; the largest violations among the first {len(test)} test rows",
+            "route": f"{answer.repair} ({answer.reason or 'every constraint satisfied'})",
+            "cost": f"{answer.objective:.2f} {cost}; the optimum costs {best.objective:.2f} {cost}",
+            **_prices(respond, answer.prices),
+        },
+        tables={"Dispatch": dispatch, "Certificate": certificate},
+    )
+
+
+def _total(problem: Problem, demand: Floats) -> str:
+    """The total demand [D] by unit, and the number of loads."""
+    totals: dict[str, float] = {}
+    for index in np.flatnonzero(problem.loads >= 0):
+        _, unit, factor = problem.entry(int(index))
+        totals[unit] = totals.get(unit, 0.0) + factor * float(demand[index])
+    return f"{' and '.join(f'{total:.1f} {unit}' for unit, total in totals.items())} in {problem.loads.max() + 1} loads"
+
+
+def _prices(respond: Responder, prices: Floats | None) -> dict[str, str]:
+    """The range of each kind of nodal price."""
+    if prices is None:
+        return {}
+    named = {name: list(values.values()) for name, values in respond.problem.name_prices(prices).items()}
+    units = respond.problem.units
+    return {
+        f"predicted {name.replace('_', ' ')}": f"{min(values):.2f} to {max(values):.2f} {units.get(name, '')}".rstrip()
+        for name, values in named.items()
+        if values
+    }
