@@ -1,6 +1,6 @@
 """Fair classifiers beside their peers: fairlearn, OxonFair, Cooper and Zafar's constraint on the same folds and base.
 
-    python benchmarks/fairness.py [--out DIR] [--json] [--work DIR] [--reading NAME]… [--folds N] [--quick]
+    python benchmarks/fairness.py [--out DIR] [--json] [--work DIR] [--variant NAME]… [--folds N] [--quick]
 
 Rules that come after training are set by the same held-out forecasts as ours, of the same base; networks have our
 encoding, size and optimiser. Every peer sees training rows only. Cells are kept in the work folder, beside those of
@@ -33,7 +33,7 @@ from torch import Tensor
 import ldf
 from ldf.core.samplers import epoch_generator, stratified
 from ldf.fairness import study
-from ldf.fairness.datasets import READINGS, load
+from ldf.fairness.datasets import VARIANTS, load
 from ldf.fairness.encoding import Codes, Encoder
 from ldf.fairness.network import Decider, FairClassifier, call, cross_entropy
 from ldf.fairness.rates import Floats, Ints, covariance
@@ -156,7 +156,7 @@ def exponentiated_gradient(split: study.Split, quick: bool) -> Score:
     import lightgbm
     from fairlearn.reductions import DemographicParity, ExponentiatedGradient
 
-    of, train, test = split.reading, split.train, split.test
+    of, train, test = split.variant, split.train, split.test
     codes = Codes().fit(of.features.iloc[train])
 
     class Booster(lightgbm.LGBMClassifier):  # type: ignore[misc, name-defined]
@@ -178,7 +178,7 @@ def batch_size(rows: int) -> int:
 
 def network(split: study.Split, train: Ints, test: Ints, epochs: int | None, method: Train) -> Score:
     """A network of our size and encoding, trained on some rows and scored on others."""
-    of = split.reading
+    of = split.variant
     encoder = Encoder(OURS.encoding).fit(of.features.iloc[train], of.labels[train])
     inputs = torch.from_numpy(encoder.transform(of.features))
     group = torch.from_numpy(np.unique(of.groups.astype(str), return_inverse=True)[1].astype(np.int64))
@@ -241,7 +241,7 @@ def cooper(step: float) -> Train:
 
 def choose(split: study.Split, epochs: int | None) -> dict[str, Any]:
     """Cooper's step: of those that are accurate enough on a fifth of the training rows, the one with the least gap."""
-    of, rows = split.reading, split.train
+    of, rows = split.variant, split.train
     strata = [f"{group} {label}" for group, label in zip(of.groups[rows], of.labels[rows], strict=True)]
     train, check = train_test_split(rows, test_size=0.2, stratify=strata, random_state=study.SEED)
     tried = {step: network(split, train, check, epochs, cooper(step)) for step in STEPS}
@@ -259,7 +259,7 @@ def peers(split: study.Split, step: float, epochs: int | None) -> dict[str, Any]
         found["scores"][name] = make(*arguments)
         found["times"][name] = time.monotonic() - begun
 
-    of, test = split.reading, split.test
+    of, test = split.variant, split.test
     for kind, before in (("boosting", "boosting "), ("network", "")):
         begun = time.monotonic()
         base = split.fit(study._shortened(kind, epochs)(dual=None, repair="plug-in", random_state=split.fold))
@@ -280,7 +280,7 @@ def peers(split: study.Split, step: float, epochs: int | None) -> dict[str, Any]
 
 
 class Peers(fairness.Cell):
-    """All peers on one fold of a reading; or, without a fold, the choice of Cooper's step."""
+    """All peers on one fold of a variant; or, without a fold, the choice of Cooper's step."""
 
     @property
     def seconds(self) -> float:
@@ -290,21 +290,21 @@ class Peers(fairness.Cell):
     @property
     def needs(self) -> list[Peers]:
         """The choice."""
-        return [] if self.fold is None else [peers_of(self.reading, None, self.epochs)]
+        return [] if self.fold is None else [peers_of(self.variant, None, self.epochs)]
 
     def run(self, work: Path) -> dict[str, Any]:
         """Train and score."""
         warnings.simplefilter("ignore")
-        split = study.Split(load(self.reading), self.fold or 0)
+        split = study.Split(load(self.variant), self.fold or 0)
         if self.fold is None:
             return choose(split, self.epochs)
         (chosen,) = self.needs
         return peers(split, chosen.read(work)["step"], self.epochs)
 
 
-def peers_of(reading: str, fold: int | None, epochs: int | None) -> Peers:
+def peers_of(variant: str, fold: int | None, epochs: int | None) -> Peers:
     """The same for every number of folds that are run."""
-    return Peers(f"{'cooper-step' if fold is None else 'peers'}-{VERSION}", reading, fold, 1, epochs)
+    return Peers(f"{'cooper-step' if fold is None else 'peers'}-{VERSION}", variant, fold, 1, epochs)
 
 
 def panels(scores: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,27 +320,27 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a folder for results.json, table.md, index.html and pictures")
     parser.add_argument("--json", action="store_true", help="print one flat object: accuracy and |mean signed DT|")
     parser.add_argument("--work", type=Path, default=Path("ldf-work"), help="where cells are kept (ldf-work)")
-    parser.add_argument("--reading", action="append", choices=list(READINGS), help="may be repeated (all)")
+    parser.add_argument("--variant", action="append", choices=list(VARIANTS), help="may be repeated (all)")
     parser.add_argument("--folds", type=int, default=study.FOLDS, choices=range(1, study.FOLDS + 1), help="so many (5)")
     parser.add_argument("--workers", type=int, help="processes of one thread (one for each core)")
-    parser.add_argument("--quick", action="store_true", help="one fold of one reading, two epochs: does everything run")
+    parser.add_argument("--quick", action="store_true", help="one fold of one variant, two epochs: does everything run")
     asked = parser.parse_args()
-    readings, folds = (["bank-balanced-age"], 1) if asked.quick else (asked.reading or list(READINGS), asked.folds)
+    variants, folds = (["bank-balanced-age"], 1) if asked.quick else (asked.variant or list(VARIANTS), asked.folds)
     epochs = QUICK if asked.quick else None
-    options = Options("fairness", asked.work, asked.work, readings, recipes=BOTH, seeds=folds, epochs=epochs)
+    options = Options("fairness", asked.work, asked.work, variants, recipes=BOTH, seeds=folds, epochs=epochs)
     own = jobs.run(fairness.cells(options), asked.work, asked.workers)
-    wanted = [peers_of(reading, fold, epochs) for reading in readings for fold in (None, *range(folds))]
+    wanted = [peers_of(variant, fold, epochs) for variant in variants for fold in (None, *range(folds))]
     cells = jobs.run(wanted, asked.work, asked.workers)
     rows, pictures, flat, steps = [], [], {}, []
-    for reading in readings:
-        paper, scores = (fairness.scores_of(own, reading, recipe) for recipe in ("paper", "tuned"))
+    for variant in variants:
+        paper, scores = (fairness.scores_of(own, variant, recipe) for recipe in ("paper", "tuned"))
         scores |= {f"{model} (paper recipe)": paper[model] for model in ("MCD", "Zafar")}
         for cell, found in cells.items():
-            if cell.reading != reading:
+            if cell.variant != variant:
                 continue
             if cell.fold is None:
-                flat[f"{reading}_Cooper_dual_lr"] = found["step"]
-                steps.append(f"{reading} {found['step']:g}")
+                flat[f"{variant}_Cooper_dual_lr"] = found["step"]
+                steps.append(f"{variant} {found['step']:g}")
                 continue
             for model, score in found["scores"].items():
                 scores.setdefault(model, []).append(score)
@@ -348,14 +348,14 @@ def main() -> None:
                 ours = scores[fairness.NAMES[kind]["M"]][cell.fold]
                 if abs(ours["accuracy"] - score["accuracy"]) > 1e-9:
                     print(f"{cell.describe()}: {kind} is not the base in the work folder", file=sys.stderr)
-        rows += fairness.rows_of("fairness-peers", reading, "tuned", scores, None)
+        rows += fairness.rows_of("fairness-peers", variant, "tuned", scores, None)
         for model, scored in scores.items():
-            flat[f"{reading}_{model}_accuracy"] = fmean(score["accuracy"] for score in scored)
-            flat[f"{reading}_{model}_dt"] = abs(fmean(score["signed DT"] for score in scored))
+            flat[f"{variant}_{model}_accuracy"] = fmean(score["accuracy"] for score in scored)
+            flat[f"{variant}_{model}_dt"] = abs(fmean(score["signed DT"] for score in scored))
         if asked.out:
-            path = f"trade-off-{reading}.png"
-            tradeoff_figure(reading, panels(scores), fairness.curves_of(own, reading), asked.out / path)
-            caption = f"{reading}: accuracy against |mean signed DT|; lines: the closed form on both bases"
+            path = f"trade-off-{variant}.png"
+            tradeoff_figure(variant, panels(scores), fairness.curves_of(own, variant), asked.out / path)
+            caption = f"{variant}: accuracy against |mean signed DT|; lines: the closed form on both bases"
             pictures.append(Figure(path, caption))
     if asked.out:
         versions = ", ".join(f"{name} {version(name)}" for name in ("fairlearn", "oxonfair", "cooper-optim"))

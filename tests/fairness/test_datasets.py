@@ -18,7 +18,7 @@ import pooch
 import pytest
 
 from ldf.fairness import datasets
-from ldf.fairness.datasets import READINGS, Reading, load, synthetic
+from ldf.fairness.datasets import VARIANTS, Variant, load, synthetic
 from ldf.io.data import SOURCES, DataError, Source, locate
 
 ADULT = (
@@ -55,15 +55,15 @@ def missing(file: str) -> str:
     return ""
 
 
-def read(name: str) -> Reading:
-    for file in READINGS[name][0].names:
+def read(name: str) -> Variant:
+    for file in VARIANTS[name][0].names:
         if missing(file):
             pytest.skip(missing(file))
     return load(name)
 
 
 def plain(name: str) -> list[dict[str, str]]:
-    """The rows of a reading's files by the csv module alone."""
+    """The rows of a variant's files by the csv module alone."""
     if name.startswith("adult"):
         text = "".join(locate(f"fairness/adult.{part}").read_text() for part in ("data", "test"))
         lines = [line.rstrip(".") for line in text.splitlines() if line and line[0] != "|" and "?" not in line]
@@ -73,8 +73,8 @@ def plain(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines(), delimiter=";" if name == "bank-full-age" else ","))
 
 
-@pytest.mark.parametrize("name", READINGS)
-def test_readings_are_their_files_cell_by_cell(name: str) -> None:
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_are_their_files_cell_by_cell(name: str) -> None:
     found, rows = read(name), plain(name)
     *_, apart, strings = KNOWN[name]
     *columns, label = rows[0]
@@ -87,8 +87,8 @@ def test_readings_are_their_files_cell_by_cell(name: str) -> None:
         assert str(found.features[column].dtype) == {str: "category", float: "float64"}[kind]
 
 
-@pytest.mark.parametrize("name", READINGS)
-def test_readings_have_the_numbers_that_are_known(name: str) -> None:
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_have_the_numbers_that_are_known(name: str) -> None:
     found, (rows, positive, groups, *_) = read(name), KNOWN[name]
     assert (found.name, found.rows, found.attribute) == (name, rows, name.split("-")[-1])
     assert int(found.labels.sum()) == positive
@@ -102,7 +102,7 @@ def test_readings_have_the_numbers_that_are_known(name: str) -> None:
 
 
 def test_an_unknown_name_is_answered_with_all_names() -> None:
-    with pytest.raises(ValueError, match=r"no reading 'adult'; there are: adult-sex, adult-race, .*, bank-full-age$"):
+    with pytest.raises(ValueError, match=r"no variant 'adult'; there are: adult-sex, adult-race, .*, bank-full-age$"):
         load("adult")
 
 

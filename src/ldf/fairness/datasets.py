@@ -14,11 +14,11 @@ from ..io.data import DataError, locate
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class Variant:
     """A data set read as a fairness problem: features without the protected attribute, labels, groups.
 
     Args:
-        name: of the reading.
+        name: of the variant.
         features: [n rows]; numbers as float64, categories (strings) as pandas' "category".
         labels: [n]; 1 is the positive outcome.
         groups: [n] strings, the group of each row.
@@ -125,27 +125,27 @@ _FULL = _Files(
 )
 _AGE = _Groups("age", "age", lambda age: "25 to 60" if 25 <= age <= 60 else "other")
 
-READINGS = {
+VARIANTS = {
     "adult-sex": (_ADULT, _Groups("sex", "sex")),
     "adult-race": (_ADULT, _Groups("race", "race", lambda race: "White" if race == "White" else "other")),
     "default-sex": (_DEFAULT, _Groups("sex", "SEX", lambda code: "male" if code == "1" else "female")),
     "bank-balanced-age": (_BALANCED, _AGE),
     "bank-full-age": (_FULL, _AGE),
 }
-"""The readings there are, by name."""
+"""The variants there are, by name."""
 
 
-def load(name: str) -> Reading:
-    """A reading of `READINGS`, out of files that `ldf.data.locate` finds or fetches.
+def load(name: str) -> Variant:
+    """A variant of `VARIANTS`, out of files that `ldf.data.locate` finds or fetches.
 
     Rows with a missing value are left out; Adult has some. Bank keeps `duration`, which is known only after the call.
     """
-    if name not in READINGS:
-        raise ValueError(f"there is no reading {name!r}; there are: {', '.join(READINGS)}")
-    files, groups = READINGS[name]
+    if name not in VARIANTS:
+        raise ValueError(f"there is no variant {name!r}; there are: {', '.join(VARIANTS)}")
+    files, groups = VARIANTS[name]
     frame = pandas.concat([_read(file, files) for file in files.names], ignore_index=True)
     features = frame.drop(columns=[files.label, groups.column, *files.drop])
-    return Reading(
+    return Variant(
         name,
         features.astype({column: "category" for column in features if column in files.categories}),
         # adult.test, unlike adult.data, ends its outcomes with a dot.
@@ -186,7 +186,7 @@ def _read(name: str, files: _Files) -> Any:
     return frame
 
 
-def synthetic(rows: int = 2000, *, seed: int = 0) -> Reading:
+def synthetic(rows: int = 2000, *, seed: int = 0) -> Variant:
     """Rows of a law that is known, to measure a classifier against what is best.
 
     A row is of the group "b" with probability 0.3, else of "a". Its features: x1 ~ N(½, 1) in "a" and N(−½, 1) in "b";
@@ -211,4 +211,4 @@ def synthetic(rows: int = 2000, *, seed: int = 0) -> Reading:
     colour = np.where(second == honest, "blue", "amber")
     features = pandas.DataFrame({"x1": x1, "x2": x2, "colour": pandas.Categorical(colour, ["amber", "blue"])})
     groups = np.where(second, "b", "a").astype(object)
-    return Reading("synthetic", features, labels.astype(np.int64), groups, "group")
+    return Variant("synthetic", features, labels.astype(np.int64), groups, "group")

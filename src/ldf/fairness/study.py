@@ -1,4 +1,4 @@
-"""The paper's experiment: five folds of a reading, M, M_C, M_C^D and Zafar's constraint; its recipe and ours."""
+"""The paper's experiment: five folds of a variant, M, M_C, M_C^D and Zafar's constraint; its recipe and ours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..training.fitting import Fit
 from ..training.replicas import fit_many
 from ..training.settings import adam
 from .boosting import FairBoostingClassifier
-from .datasets import Reading
+from .datasets import Variant
 from .encoding import Encoder
 from .estimator import FairEstimator
 from .network import Decider, Estimators, FairClassifier, call, cross_entropy
@@ -43,15 +43,15 @@ EXPECTED = "expected gap"
 COVARIANCE = "covariance"
 
 
-def folds_of(reading: Reading) -> list[Ints]:
+def folds_of(variant: Variant) -> list[Ints]:
     """The test rows of five folds of equal size, each with the same share of every label and group.
 
     Fewer than five rows are left over by the division; they are always trained on.
     """
-    groups = np.unique(reading.groups.astype(str), return_inverse=True)[1]
-    rows = np.random.default_rng(SEED).permutation(reading.rows)
-    rows = rows[np.argsort(2 * groups[rows] + reading.labels[rows], kind="stable")]
-    whole = reading.rows // FOLDS * FOLDS
+    groups = np.unique(variant.groups.astype(str), return_inverse=True)[1]
+    rows = np.random.default_rng(SEED).permutation(variant.rows)
+    rows = rows[np.argsort(2 * groups[rows] + variant.labels[rows], kind="stable")]
+    whole = variant.rows // FOLDS * FOLDS
     return [np.sort(rows[fold:whole:FOLDS]) for fold in range(FOLDS)]
 
 
@@ -71,33 +71,33 @@ Scores = dict[str, list[dict[str, float]]]
 
 @dataclass(frozen=True)
 class Stack:
-    """All folds of a reading in one set of rows, each encoded by its own training rows, for `fit_many`."""
+    """All folds of a variant in one set of rows, each encoded by its own training rows, for `fit_many`."""
 
     data: dict[str, Tensor]
     subsets: list[Tensor]
     held_out: list[Tensor]
     tests: list[Ints]
-    reading: Reading
+    variant: Variant
     rates: Rates
     shares: NDArray[np.float64]
 
     @classmethod
-    def of(cls, reading: Reading, folds: int) -> Stack:
+    def of(cls, variant: Variant, folds: int) -> Stack:
         """The first so many folds."""
-        tests = folds_of(reading)[:folds]
-        names, groups = np.unique(reading.groups.astype(str), return_inverse=True)
-        everything = np.arange(reading.rows)
+        tests = folds_of(variant)[:folds]
+        names, groups = np.unique(variant.groups.astype(str), return_inverse=True)
+        everything = np.arange(variant.rows)
         inputs = []
         for test in tests:
             train = np.setdiff1d(everything, test)
-            encoder = Encoder("standard").fit(reading.features.iloc[train], reading.labels[train])
-            inputs.append(torch.from_numpy(encoder.transform(reading.features)))
+            encoder = Encoder("standard").fit(variant.features.iloc[train], variant.labels[train])
+            inputs.append(torch.from_numpy(encoder.transform(variant.features)))
         # A category that no training row of a fold has leaves that fold a column short.
         width = max(block.shape[1] for block in inputs)
         padded = [torch.nn.functional.pad(block, (0, width - block.shape[1])) for block in inputs]
         group = torch.from_numpy(groups.astype(np.int64)).repeat(folds)
-        labels = torch.from_numpy(reading.labels).repeat(folds).float()
-        rows = torch.arange(reading.rows)
+        labels = torch.from_numpy(variant.labels).repeat(folds).float()
+        rows = torch.arange(variant.rows)
         return cls(
             data={
                 "inputs": torch.cat(padded),
@@ -105,12 +105,12 @@ class Stack:
                 "group": group,
                 "cell": group,
             },
-            subsets=[rows + fold * reading.rows for fold in range(folds)],
-            held_out=[torch.from_numpy(test) + fold * reading.rows for fold, test in enumerate(tests)],
+            subsets=[rows + fold * variant.rows for fold in range(folds)],
+            held_out=[torch.from_numpy(test) + fold * variant.rows for fold, test in enumerate(tests)],
             tests=tests,
-            reading=reading,
+            variant=variant,
             rates=Rates("demographic parity", tuple(names.tolist())),
-            shares=np.bincount(groups) / reading.rows,
+            shares=np.bincount(groups) / variant.rows,
         )
 
     def train(
@@ -148,7 +148,7 @@ class Stack:
                 with torch.no_grad():
                     logits = fit.model.eval()(self.data["inputs"][rows], self.data["group"][rows])
                 decisions = (logits[:, 0] > 0).numpy()
-                own_score = score(decisions, self.reading.labels[test], self.reading.groups[test])
+                own_score = score(decisions, self.variant.labels[test], self.variant.groups[test])
                 found.setdefault(name, []).append(own_score)
         return found
 
@@ -170,14 +170,14 @@ def ascent(step: float) -> Ascent:
 
 
 def paper(
-    reading: Reading, folds: int = FOLDS, epochs: int | None = None
+    variant: Variant, folds: int = FOLDS, epochs: int | None = None
 ) -> tuple[Scores, dict[str, dict[str, list[list[float]]]]]:
     """The paper's network and rates; all models of all folds trained as one.
 
     Returns:
         scores on the test rows; and by model and quantity, for each fold, the trace over the epochs.
     """
-    stack = Stack.of(reading, folds)
+    stack = Stack.of(variant, folds)
     laws = [
         stack.rates.law(),
         stack.rates.law(degree="violation", name=EXPECTED),
@@ -202,21 +202,21 @@ def paper(
     return stack.scores(fits), traces
 
 
-def paper_separate(reading: Reading, folds: int = FOLDS, epochs: int | None = None) -> Scores:
+def paper_separate(variant: Variant, folds: int = FOLDS, epochs: int | None = None) -> Scores:
     """M_C^D with the objective as printed: M, M₀ and M₁, ν = |E[M₀ | z=0] − E[M₁ | z=1]|; M_i decides about group i."""
-    stack = Stack.of(reading, folds)
+    stack = Stack.of(variant, folds)
     law = stack.rates.law(degree="violation", name=EXPECTED)
     return stack.scores(stack.train([law], {"MCD separate": ascent(STEP)}, epochs or EPOCHS, "separate"))
 
 
 def paper_relaxed(
-    reading: Reading, shares: Sequence[float], folds: int = FOLDS, epochs: int | None = None
+    variant: Variant, shares: Sequence[float], folds: int = FOLDS, epochs: int | None = None
 ) -> dict[float, Scores]:
     """M_C^D of the paper's recipe with |σ| ≤ ε, ε a share of the labels' own gap; by share."""
-    stack = Stack.of(reading, folds)
+    stack = Stack.of(variant, folds)
     # All slacks in one stack: each model has a multiplier for its own, and none for the others'.
     names = {share: f"{NAME} {share}" for share in shares}
-    laws = [stack.rates.law(share * abs(reading.gap), name=name) for share, name in names.items()]
+    laws = [stack.rates.law(share * abs(variant.gap), name=name) for share, name in names.items()]
     idle: dict[str, Dual] = {name: Fixed(0.0) for name in names.values()}
     duals = {str(share): idle | {name: ascent(STEP)} for share, name in names.items()}
     scores = stack.scores(stack.train(laws, duals, epochs or EPOCHS))
@@ -238,29 +238,29 @@ CURVE = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True)
 class Split:
-    """One fold of a reading."""
+    """One fold of a variant."""
 
-    reading: Reading
+    variant: Variant
     fold: int
 
     @property
     def test(self) -> Ints:
         """The test rows."""
-        return folds_of(self.reading)[self.fold]
+        return folds_of(self.variant)[self.fold]
 
     @property
     def train(self) -> Ints:
         """All others."""
-        return np.setdiff1d(np.arange(self.reading.rows), self.test)
+        return np.setdiff1d(np.arange(self.variant.rows), self.test)
 
     def fit(self, model: Any) -> Any:
         """The model, fitted on the training rows."""
-        rows, of = self.train, self.reading
+        rows, of = self.train, self.variant
         return model.fit(of.features.iloc[rows], of.labels[rows], sensitive_features=of.groups[rows])
 
     def score(self, model: Any, attribute: bool = False) -> dict[str, float]:
         """On the test rows, with the attribute at prediction or without it."""
-        rows, of = self.test, self.reading
+        rows, of = self.test, self.variant
         given = {"sensitive_features": of.groups[rows]} if attribute else {}
         return score(model.predict(of.features.iloc[rows], **given) == 1, of.labels[rows], of.groups[rows])
 
@@ -275,7 +275,7 @@ def tuned(kind: str, split: Split, epochs: int | None = None) -> dict[str, Any]:
     make = _shortened(kind, epochs)
     base = split.fit(make(dual=None, repair="plug-in", random_state=split.fold))
     held = split.fit(make(dual=base.dual_rule(), random_state=split.fold))
-    whole = abs(split.reading.gap)
+    whole = abs(split.variant.gap)
 
     def at(share: float) -> dict[str, float]:
         return split.score(base.with_repair("plug-in", share * whole))
@@ -303,7 +303,7 @@ def tuned_relaxed(
     for share in SLACKS:
         step, initial = duals[str(share)]
         rule = Ascent(step, normalise=False, reduce="mean", initial=tuple(initial))
-        model = _shortened(kind, epochs)(dual=rule, slack=share * abs(split.reading.gap), random_state=split.fold)
+        model = _shortened(kind, epochs)(dual=rule, slack=share * abs(split.variant.gap), random_state=split.fold)
         found[str(share)] = split.score(split.fit(model))
     return found
 
@@ -317,7 +317,7 @@ def _shortened(kind: str, epochs: int | None) -> Callable[..., FairEstimator]:
 
 def baselines(split: Split) -> dict[str, dict[str, float]]:
     """The more frequent label for all ("mean"), and logistic regression ("linear")."""
-    train, of = split.train, split.reading
+    train, of = split.train, split.variant
     known, labels = of.features.iloc[train], of.labels[train]
     simple = make_pipeline(FunctionTransformer(Encoder("standard").fit(known, labels).transform), LogisticRegression())
     return {

@@ -37,7 +37,7 @@ class Check:
 
     @property
     def case(self) -> str:
-        """A network, a size of training sets, or a reading."""
+        """A network, a size of training sets, or a variant."""
         return str(self.key[1])
 
     @property
