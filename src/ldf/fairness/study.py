@@ -1,4 +1,4 @@
-"""The paper's experiment: five folds of a variant, M, M_C, M_C^D and Zafar's constraint; its recipe and ours."""
+"""The paper's experiment: M, M_C, M_C^D and Zafar's constraint on five folds of a variant, with its recipe and ours."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from .rates import NAME, Ints, Rates, covariance
 
 FOLDS = 5
 SEED = 2020
-"""Of the folds."""
+"""Random seed for the folds."""
 BATCH = 512
-"""The paper does not say how large its batches are."""
+"""Batch size; the paper does not state it."""
 STEP = 0.7
-"""The paper says 1e-4: after 100 epochs a gap of .2 has then moved its multiplier by no more than .002."""
+"""Step size. The paper states 1e-4, with which 100 epochs at a gap of .2 change a multiplier by only .002."""
 HIDDEN = (10, 10, 10)
 EPOCHS = 100
 
@@ -44,9 +44,9 @@ COVARIANCE = "covariance"
 
 
 def folds_of(variant: Variant) -> list[Ints]:
-    """The test rows of five folds of equal size, each with the same share of every label and group.
+    """Test rows of five folds of equal size, stratified by label and group.
 
-    Fewer than five rows are left over by the division; they are always trained on.
+    The remainder of the division (fewer than five rows) is always in the training rows.
     """
     groups = np.unique(variant.groups.astype(str), return_inverse=True)[1]
     rows = np.random.default_rng(SEED).permutation(variant.rows)
@@ -56,7 +56,7 @@ def folds_of(variant: Variant) -> list[Ints]:
 
 
 def score(decisions: NDArray[Any], labels: Ints, groups: NDArray[Any]) -> dict[str, float]:
-    """Accuracy, the paper's DT = |σ|, and σ itself: rate of the second group − rate of the first, in sorted order."""
+    """Accuracy, the paper's DT = |σ|, and signed σ: rate of the second group − rate of the first, in sorted order."""
     first, second = (float(decisions[groups == group].mean()) for group in sorted(set(groups.tolist())))
     return {
         "accuracy": float((decisions == (labels == 1)).mean()),
@@ -66,12 +66,12 @@ def score(decisions: NDArray[Any], labels: Ints, groups: NDArray[Any]) -> dict[s
 
 
 Scores = dict[str, list[dict[str, float]]]
-"""By model, one for each fold."""
+"""Scores by model, one per fold."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """All folds of a variant in one set of rows, each encoded by its own training rows, for `fit_many`."""
+    """All folds of a variant stacked for `fit_many`, each encoded with an encoder fitted on its training rows."""
 
     data: dict[str, Tensor]
     subsets: list[Tensor]
@@ -83,7 +83,7 @@ class Stack:
 
     @classmethod
     def of(cls, variant: Variant, folds: int) -> Stack:
-        """The first so many folds."""
+        """Stack the first `folds` folds."""
         tests = folds_of(variant)[:folds]
         names, groups = np.unique(variant.groups.astype(str), return_inverse=True)
         everything = np.arange(variant.rows)
@@ -92,7 +92,7 @@ class Stack:
             train = np.setdiff1d(everything, test)
             encoder = Encoder("standard").fit(variant.features.iloc[train], variant.labels[train])
             inputs.append(torch.from_numpy(encoder.transform(variant.features)))
-        # A category that no training row of a fold has leaves that fold a column short.
+        # A fold whose training rows lack a category has fewer columns.
         width = max(block.shape[1] for block in inputs)
         padded = [torch.nn.functional.pad(block, (0, width - block.shape[1])) for block in inputs]
         group = torch.from_numpy(groups.astype(np.int64)).repeat(folds)
@@ -120,7 +120,7 @@ class Stack:
         epochs: int,
         estimators: Estimators = "shared",
     ) -> dict[str, list[Fit]]:
-        """Every rule on every fold, with the paper's network; by the rule's name, one for each fold."""
+        """Train the paper's network with every dual rule on every fold; fits by rule name, one per fold."""
         width = self.data["inputs"].shape[1]
         fits = fit_many(
             lambda: Decider(width, HIDDEN, estimators, len(self.rates.groups), 0.0),
@@ -141,7 +141,7 @@ class Stack:
         return {name: fits[place :: len(duals)] for place, name in enumerate(duals)}
 
     def scores(self, fits: Mapping[str, Sequence[Fit]]) -> Scores:
-        """On each fold's test rows."""
+        """Scores on the test rows of each fold."""
         found: Scores = {}
         for name, own in fits.items():
             for fit, rows, test in zip(own, self.held_out, self.tests, strict=True):
@@ -154,28 +154,28 @@ class Stack:
 
 
 def accuracy(logits: Tensor, batch: Batch) -> Tensor:
-    """The share of right decisions."""
+    """Share of correct decisions."""
     return ((logits[:, 0] > 0) == (batch.targets[:, 0] > 0.5)).double().mean()
 
 
 def gap(logits: Tensor, batch: Batch) -> Tensor:
-    """σ of 0/1 decisions: the second group's rate − the first's."""
+    """σ of 0/1 decisions: rate of the second group − rate of the first."""
     decisions = (logits[:, 0] > 0).double()
     return decisions[batch.group == 1].mean() - decisions[batch.group == 0].mean()
 
 
 def ascent(step: float) -> Ascent:
-    """The paper's literal rule, μ ← μ + s σ."""
+    """The paper's rule as printed, μ ← μ + s σ."""
     return Ascent(step, normalise=False)
 
 
 def paper(
     variant: Variant, folds: int = FOLDS, epochs: int | None = None
 ) -> tuple[Scores, dict[str, dict[str, list[list[float]]]]]:
-    """The paper's network and rates; all models of all folds trained as one.
+    """The paper's network and rates; all models of all folds are trained together.
 
     Returns:
-        scores on the test rows; and by model and quantity, for each fold, the trace over the epochs.
+        scores on the test rows; and the traces over the epochs, by model and quantity, one per fold.
     """
     stack = Stack.of(variant, folds)
     laws = [
@@ -203,7 +203,7 @@ def paper(
 
 
 def paper_separate(variant: Variant, folds: int = FOLDS, epochs: int | None = None) -> Scores:
-    """M_C^D with the objective as printed: M, M₀ and M₁, ν = |E[M₀ | z=0] − E[M₁ | z=1]|; M_i decides about group i."""
+    """M_C^D with the objective as printed: M, M₀ and M₁, ν = |E[M₀ | z=0] − E[M₁ | z=1]|; M_i decides for group i."""
     stack = Stack.of(variant, folds)
     law = stack.rates.law(degree="violation", name=EXPECTED)
     return stack.scores(stack.train([law], {"MCD separate": ascent(STEP)}, epochs or EPOCHS, "separate"))
@@ -212,9 +212,9 @@ def paper_separate(variant: Variant, folds: int = FOLDS, epochs: int | None = No
 def paper_relaxed(
     variant: Variant, shares: Sequence[float], folds: int = FOLDS, epochs: int | None = None
 ) -> dict[float, Scores]:
-    """M_C^D of the paper's recipe with |σ| ≤ ε, ε a share of the labels' own gap; by share."""
+    """Scores of M_C^D with the paper's recipe and |σ| ≤ ε, by share; ε is the share times the gap of the labels."""
     stack = Stack.of(variant, folds)
-    # All slacks in one stack: each model has a multiplier for its own, and none for the others'.
+    # All slacks are trained in one stack: each model has a multiplier for its own slack only.
     names = {share: f"{NAME} {share}" for share in shares}
     laws = [stack.rates.law(share * abs(variant.gap), name=name) for share, name in names.items()]
     idle: dict[str, Dual] = {name: Fixed(0.0) for name in names.values()}
@@ -225,15 +225,15 @@ def paper_relaxed(
 
 KINDS: dict[str, Callable[..., FairEstimator]] = {
     "network": FairClassifier,
-    # On one thread: folds run side by side.
+    # One thread: folds run in parallel.
     "boosting": partial(FairBoostingClassifier, n_jobs=1),
 }
-"""What our recipe trains."""
+"""Models of our recipe."""
 
 SLACKS = (0.05, 0.2, 0.5)
-"""ε of the relaxed constraint, as shares of the labels' own gap."""
+"""ε of the relaxed constraint, as shares of the gap of the labels."""
 CURVE = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
-"""ε of the trade-off curve, as shares of the same; those of `SLACKS` among them."""
+"""ε of the trade-off curve, as shares of the gap of the labels; includes `SLACKS`."""
 
 
 @dataclass(frozen=True)
@@ -245,32 +245,32 @@ class Split:
 
     @property
     def test(self) -> Ints:
-        """The test rows."""
+        """Test rows of the fold."""
         return folds_of(self.variant)[self.fold]
 
     @property
     def train(self) -> Ints:
-        """All others."""
+        """Training rows: all other rows."""
         return np.setdiff1d(np.arange(self.variant.rows), self.test)
 
     def fit(self, model: Any) -> Any:
-        """The model, fitted on the training rows."""
+        """Fit the model on the training rows."""
         rows, of = self.train, self.variant
         return model.fit(of.features.iloc[rows], of.labels[rows], sensitive_features=of.groups[rows])
 
     def score(self, model: Any, attribute: bool = False) -> dict[str, float]:
-        """On the test rows, with the attribute at prediction or without it."""
+        """Scores on the test rows, with or without the protected attribute at prediction."""
         rows, of = self.test, self.variant
         given = {"sensitive_features": of.groups[rows]} if attribute else {}
         return score(model.predict(of.features.iloc[rows], **given) == 1, of.labels[rows], of.groups[rows])
 
 
 def tuned(kind: str, split: Split, epochs: int | None = None) -> dict[str, Any]:
-    """One fold with our recipe: M, its two repairs, M_C^D, the closed form's trade-off, and rules for other slacks.
+    """One fold with our recipe: M, its two repairs, M_C^D, the closed-form trade-off, and dual rules for `SLACKS`.
 
     Returns:
-        "scores" by model; "curve", the scores of plug-in rules for the slacks of `CURVE`; "relaxed", the same for
-        `SLACKS`; "duals", the step and start of the multipliers for each of these.
+        "scores" by model; "curve", the scores of the plug-in rule for the slacks in `CURVE`; "relaxed", the same for
+        `SLACKS`; "duals", the step size and initial multipliers for each of `SLACKS`.
     """
     make = _shortened(kind, epochs)
     base = split.fit(make(dual=None, repair="plug-in", random_state=split.fold))
@@ -298,7 +298,7 @@ def tuned(kind: str, split: Split, epochs: int | None = None) -> dict[str, Any]:
 def tuned_relaxed(
     kind: str, split: Split, duals: Mapping[str, Any], epochs: int | None = None
 ) -> dict[str, dict[str, float]]:
-    """M_C^D of our recipe for each of `SLACKS`, with the rules that `tuned` found."""
+    """M_C^D with our recipe for each of `SLACKS`, with the dual rules from `tuned`."""
     found = {}
     for share in SLACKS:
         step, initial = duals[str(share)]
@@ -309,14 +309,14 @@ def tuned_relaxed(
 
 
 def _shortened(kind: str, epochs: int | None) -> Callable[..., FairEstimator]:
-    """The recipe, with so many epochs (or ten times as many trees)."""
+    """Our recipe with this many epochs (or ten times as many trees)."""
     if epochs is None:
         return KINDS[kind]
     return partial(KINDS[kind], **{"epochs": epochs} if kind == "network" else {"trees": 10 * epochs})
 
 
 def baselines(split: Split) -> dict[str, dict[str, float]]:
-    """The more frequent label for all ("mean"), and logistic regression ("linear")."""
+    """Majority class ("mean") and logistic regression ("linear")."""
     train, of = split.train, split.variant
     known, labels = of.features.iloc[train], of.labels[train]
     simple = make_pipeline(FunctionTransformer(Encoder("standard").fit(known, labels).transform), LogisticRegression())
