@@ -1,10 +1,10 @@
-"""Fair classifiers beside their peers: fairlearn, OxonFair, Cooper and Zafar's constraint on the same folds and base.
+"""Fair classifiers compared with fairlearn, OxonFair, Cooper and Zafar's constraint, on the same folds and base model.
 
-    python benchmarks/fairness.py [--out DIR] [--json] [--work DIR] [--reading NAME]… [--folds N] [--quick]
+    python benchmarks/fairness.py [--out DIR] [--json] [--work DIR] [--variant NAME]… [--folds N] [--quick]
 
-Rules that come after training are set by the same held-out forecasts as ours, of the same base; networks have our
-encoding, size and optimiser. Every peer sees training rows only. Cells are kept in the work folder, beside those of
-`ldf reproduce fairness`, which run if they are not there; a run that was killed goes on.
+Post-processing methods use the same base model and the same held-out predictions as ours; networks use our encoding,
+size and optimiser. All methods are fitted on training rows only. Results are cached in the work folder together with
+those of `ldf reproduce fairness`, which are computed if missing; an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from torch import Tensor
 import ldf
 from ldf.core.samplers import epoch_generator, stratified
 from ldf.fairness import study
-from ldf.fairness.datasets import READINGS, load
+from ldf.fairness.datasets import VARIANTS, load
 from ldf.fairness.encoding import Codes, Encoder
 from ldf.fairness.network import Decider, FairClassifier, call, cross_entropy
 from ldf.fairness.rates import Floats, Ints, covariance
@@ -45,31 +45,33 @@ from ldf.reproduce.tables import Figure, Part, terminal
 from ldf.viewing import figures, page
 
 VERSION = 1
-"""Of what the peers compute: results of another are not shown."""
+"""Version of the cached results of the other methods; results of other versions are ignored."""
 SLACK = 0.005
-"""The gap that OxonFair is allowed on held-out rows: with 0 its grid offers few solutions, and poor ones."""
+"""Gap allowed for OxonFair on held-out rows; with 0 its grid has few solutions, and poor ones."""
 STEPS = (0.01, 0.1, 1.0)
-"""Of Cooper's multiplier: one of these, by a fifth of the training rows of the first fold."""
+"""Candidate step sizes of Cooper's multiplier, chosen on a fifth of the training rows of the first fold."""
 NEAR = 0.02
-"""Accuracy that may be lost for a smaller gap when that step is chosen."""
+"""Accuracy that may be traded for a smaller gap in this choice."""
 OURS = FairClassifier()
-"""Whose settings the peers' networks have."""
+"""Settings used for the networks of the other methods."""
 Train = Callable[[Decider, dict[str, Tensor], int, int], None]
-"""Trains a network in place: data, epochs, seed."""
+"""Trains a network in place: model, data, epochs, seed."""
 QUICK = 2
-"""Epochs, with --quick."""
+"""Epochs with --quick."""
 
 NOTES = (
-    "All models have the same folds. (z): the attribute is needed at prediction; compare like with like.",
-    "ThresholdOptimizer (fairlearn), OxonFair, M + plug-in and M + thresholds change the decisions of one and the same "
-    f"M, by its out-of-fold forecasts of training rows. OxonFair: accuracy under a gap of at most {SLACK}; without z "
-    "its thresholds go by the chances of groups that the plug-in rule has too, hard (its default) or soft, whichever "
+    "All models use the same folds. (z): requires the protected attribute at prediction; compare these models with "
+    "each other only.",
+    "ThresholdOptimizer (fairlearn), OxonFair, M + plug-in and M + thresholds post-process the same M, based on its "
+    f"out-of-fold predictions for the training rows. OxonFair: accuracy under a gap of at most {SLACK}; without z its "
+    "thresholds use the same predicted group probabilities as the plug-in rule, hard (its default) or soft, whichever "
     "is more accurate on these rows.",
     "ExponentiatedGradient (fairlearn): a mixture of LightGBM classifiers of our size, difference_bound and eps 0.01. "
-    "Decisions that are drawn at random, its own and ThresholdOptimizer's, are scored by their expectation.",
-    "Cooper and Zafar: one network of our encoding, size and optimiser on all training rows; ours are five, each "
-    "without a fifth. Cooper: the expected gap of a batch in the loss, its 0/1 gap for the multiplier, which moves in "
-    "every step. Zafar: no covariance of z and the logit. Paper recipe: the paper's network.",
+    "Randomised decisions (ExponentiatedGradient, ThresholdOptimizer) are scored by their expectation.",
+    "Cooper and Zafar: one network with our encoding, size and optimiser on all training rows; ours are five, each "
+    "trained without a fifth of them. Cooper: the expected gap of a batch in the loss, and its 0/1 gap for the "
+    "multiplier, which is updated in every step. Zafar: zero covariance of z and the logit. Paper recipe: the paper's "
+    "network.",
 )
 
 MARKS = {
@@ -77,19 +79,19 @@ MARKS = {
     "OxonFair (z)": "#7A4EAB p", "OxonFair": "#CC79A7 p", "ExponentiatedGradient": "#009E73 h", "Cooper": "#009E73 P",
     "Zafar": "#8C6D31 v", "MCD (paper recipe)": "#56B4E9 d", "Zafar (paper recipe)": "#C9A95C v",
 }  # fmt: skip
-"""Colour and marker in the pictures; M, MCD and linear have theirs."""
+"""Colour and marker in the plots, in addition to those of M, MCD and linear."""
 
 Score = dict[str, float]
 
 
 def expected(chances: NDArray[Any], labels: Ints, groups: NDArray[Any]) -> Score:
-    """The score of decisions that are positive with these chances, in expectation."""
+    """Expected score of randomised decisions that are positive with these probabilities."""
     right = np.where(labels == 1, chances, 1 - chances)
     return study.score(chances, labels, groups) | {"accuracy": float(right.mean())}
 
 
 class Rows(NamedTuple):
-    """Forecasts of a base, and what is known of the same rows."""
+    """Predictions of a base model, with the labels and groups of the same rows."""
 
     positive: Floats
     of_groups: Floats
@@ -97,38 +99,38 @@ class Rows(NamedTuple):
     groups: NDArray[Any]
 
 
-class Handed(BaseEstimator):  # type: ignore[misc]  # sklearn has no types
-    """A classifier that says what it is handed as X, [n, 1]."""
+class Passthrough(BaseEstimator):  # type: ignore[misc]  # sklearn has no types
+    """A classifier whose input X, [n, 1], is P(y = 1)."""
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
 
-    def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Handed:
-        """Nothing to do, but asked for."""
+    def fit(self, X: NDArray[Any], y: NDArray[Any]) -> Passthrough:
+        """Do nothing; required by the interface."""
         return self
 
     def predict_proba(self, X: NDArray[Any]) -> NDArray[Any]:
-        """[n, 2]."""
+        """Probabilities of both classes, [n, 2]."""
         return np.column_stack([1 - X[:, 0], X[:, 0]])
 
 
 def threshold_optimizer(known: Rows, new: Rows) -> Score:
-    """fairlearn's thresholds: for each group two, one of which is drawn at random for each row."""
+    """fairlearn's ThresholdOptimizer: two thresholds per group, chosen at random for each row."""
     from fairlearn.postprocessing import ThresholdOptimizer
 
     options = {"constraints": "demographic_parity", "objective": "accuracy_score", "predict_method": "predict_proba"}
-    rule = ThresholdOptimizer(estimator=Handed(), prefit=True, **options)
+    rule = ThresholdOptimizer(estimator=Passthrough(), prefit=True, **options)
     rule.fit(known.positive[:, None], known.labels, sensitive_features=known.groups)
     chances = rule._pmf_predict(new.positive[:, None], sensitive_features=new.groups)[:, 1]
     return expected(chances, new.labels, new.groups)
 
 
 def oxonfair(known: Rows, new: Rows, attribute: bool) -> Score:
-    """OxonFair's thresholds: for each group, or for what is inferred of it, hard or soft."""
+    """OxonFair's thresholds: one per group, or per inferred group, hard or soft."""
     from oxonfair import FairPredictor, group_metrics
 
     logging.getLogger("oxonfair").setLevel(logging.ERROR)
-    # It wants targets of new rows too, and does not look at them.
+    # It requires targets of new rows too, but does not use them.
     seen, unseen = (
         {"data": np.column_stack([1 - r.positive, r.positive, r.of_groups]), "groups": r.groups, "target": target}
         for r, target in ((known, known.labels), (new, np.zeros_like(new.labels)))
@@ -139,24 +141,24 @@ def oxonfair(known: Rows, new: Rows, attribute: bool) -> Score:
     found: list[tuple[bool, float, NDArray[Any]]] = []
     for way in ways:
         try:
-            # A copy, for it adds its thresholds in place.
+            # A copy, because it adds its thresholds in place.
             rule = FairPredictor(lambda data: data[:, :2].copy(), seen, **way)
             rule.fit(group_metrics.accuracy, group_metrics.demographic_parity, SLACK)
             own = study.score(rule.predict(seen) == 1, known.labels, known.groups)
             found.append((own["DT"] <= SLACK + 1e-9, own["accuracy"], rule.predict(unseen) == 1))
         except (ValueError, IndexError):
-            # Its fast search, the second, sorts rows into unsure, first and second, and may fail where one is empty.
+            # The fast search (second) sorts rows into unsure, first and second group, and may fail if one is empty.
             if not found:
                 raise
     return study.score(max(found, key=lambda one: one[:2])[2], new.labels, new.groups)
 
 
 def exponentiated_gradient(split: study.Split, quick: bool) -> Score:
-    """fairlearn's reduction to weighted fits of LightGBM."""
+    """fairlearn's ExponentiatedGradient: a reduction to weighted fits of LightGBM."""
     import lightgbm
     from fairlearn.reductions import DemographicParity, ExponentiatedGradient
 
-    of, train, test = split.reading, split.train, split.test
+    of, train, test = split.variant, split.train, split.test
     codes = Codes().fit(of.features.iloc[train])
 
     class Booster(lightgbm.LGBMClassifier):  # type: ignore[misc, name-defined]
@@ -172,13 +174,13 @@ def exponentiated_gradient(split: study.Split, quick: bool) -> Score:
 
 
 def batch_size(rows: int) -> int:
-    """Ours for so many rows."""
+    """Our batch size for this many rows."""
     return min(max(rows // 64, 32), 512) if OURS.batch_size == "auto" else OURS.batch_size
 
 
 def network(split: study.Split, train: Ints, test: Ints, epochs: int | None, method: Train) -> Score:
-    """A network of our size and encoding, trained on some rows and scored on others."""
-    of = split.reading
+    """Score on the test rows of a network of our size and encoding, trained on the training rows."""
+    of = split.variant
     encoder = Encoder(OURS.encoding).fit(of.features.iloc[train], of.labels[train])
     inputs = torch.from_numpy(encoder.transform(of.features))
     group = torch.from_numpy(np.unique(of.groups.astype(str), return_inverse=True)[1].astype(np.int64))
@@ -193,7 +195,7 @@ def network(split: study.Split, train: Ints, test: Ints, epochs: int | None, met
 
 
 def zafar(model: Decider, data: dict[str, Tensor], epochs: int, seed: int) -> None:
-    """No covariance of group and logit, by our own loop."""
+    """Zero covariance of group and logit, with our training loop."""
     group = data["group"]
     law = covariance(("first", "second"), (group.bincount() / len(group)).double().numpy())
     ldf.fit(
@@ -204,7 +206,7 @@ def zafar(model: Decider, data: dict[str, Tensor], epochs: int, seed: int) -> No
 
 
 def cooper(step: float) -> Train:
-    """Cooper's own loop: the multiplier moves first, in every step, by the 0/1 gap of the batch."""
+    """Cooper's training loop: every step first updates the multiplier by the 0/1 gap of the batch."""
     import cooper as library
 
     def gap(decided: Tensor, group: Tensor) -> Tensor:
@@ -240,8 +242,8 @@ def cooper(step: float) -> Train:
 
 
 def choose(split: study.Split, epochs: int | None) -> dict[str, Any]:
-    """Cooper's step: of those that are accurate enough on a fifth of the training rows, the one with the least gap."""
-    of, rows = split.reading, split.train
+    """Step size for Cooper: the smallest gap among those accurate enough on a fifth of the training rows."""
+    of, rows = split.variant, split.train
     strata = [f"{group} {label}" for group, label in zip(of.groups[rows], of.labels[rows], strict=True)]
     train, check = train_test_split(rows, test_size=0.2, stratify=strata, random_state=study.SEED)
     tried = {step: network(split, train, check, epochs, cooper(step)) for step in STEPS}
@@ -251,7 +253,7 @@ def choose(split: study.Split, epochs: int | None) -> dict[str, Any]:
 
 
 def peers(split: study.Split, step: float, epochs: int | None) -> dict[str, Any]:
-    """By model, "scores" and "times", its seconds; "bases" are the scores of both bases by themselves."""
+    """Scores and times (seconds) by model, and the scores of both base models ("bases")."""
     found: dict[str, dict[str, Any]] = {"scores": {}, "times": {}, "bases": {}}
 
     def add(name: str, make: Callable[..., Score], *arguments: Any) -> None:
@@ -259,7 +261,7 @@ def peers(split: study.Split, step: float, epochs: int | None) -> dict[str, Any]
         found["scores"][name] = make(*arguments)
         found["times"][name] = time.monotonic() - begun
 
-    of, test = split.reading, split.test
+    of, test = split.variant, split.test
     for kind, before in (("boosting", "boosting "), ("network", "")):
         begun = time.monotonic()
         base = split.fit(study._shortened(kind, epochs)(dual=None, repair="plug-in", random_state=split.fold))
@@ -280,35 +282,35 @@ def peers(split: study.Split, step: float, epochs: int | None) -> dict[str, Any]
 
 
 class Peers(fairness.Cell):
-    """All peers on one fold of a reading; or, without a fold, the choice of Cooper's step."""
+    """The other methods on one fold of a variant; without a fold, the choice of Cooper's step size."""
 
     @property
     def seconds(self) -> float:
-        """Nobody knows."""
+        """Not estimated."""
         return math.nan
 
     @property
     def needs(self) -> list[Peers]:
-        """The choice."""
-        return [] if self.fold is None else [peers_of(self.reading, None, self.epochs)]
+        """The job that chooses Cooper's step size."""
+        return [] if self.fold is None else [peers_of(self.variant, None, self.epochs)]
 
     def run(self, work: Path) -> dict[str, Any]:
-        """Train and score."""
+        """Train and score all methods."""
         warnings.simplefilter("ignore")
-        split = study.Split(load(self.reading), self.fold or 0)
+        split = study.Split(load(self.variant), self.fold or 0)
         if self.fold is None:
             return choose(split, self.epochs)
         (chosen,) = self.needs
         return peers(split, chosen.read(work)["step"], self.epochs)
 
 
-def peers_of(reading: str, fold: int | None, epochs: int | None) -> Peers:
-    """The same for every number of folds that are run."""
-    return Peers(f"{'cooper-step' if fold is None else 'peers'}-{VERSION}", reading, fold, 1, epochs)
+def peers_of(variant: str, fold: int | None, epochs: int | None) -> Peers:
+    """The job; it does not depend on how many folds are run."""
+    return Peers(f"{'cooper-step' if fold is None else 'peers'}-{VERSION}", variant, fold, 1, epochs)
 
 
 def panels(scores: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of boosting and those of networks, for the picture."""
+    """Scores of the boosting base and of the network base, one panel each."""
     figures.COLOURS.update({model: mark.split()[0] for model, mark in MARKS.items()})
     figures.MARKERS.update({model: mark.split()[1] for model, mark in MARKS.items()})
     boosting = {model.removeprefix("boosting "): own for model, own in scores.items() if model.startswith("boosting ")}
@@ -317,57 +319,59 @@ def panels(scores: Mapping[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="a folder for results.json, table.md, index.html and pictures")
-    parser.add_argument("--json", action="store_true", help="print one flat object: accuracy and |mean signed DT|")
-    parser.add_argument("--work", type=Path, default=Path("ldf-work"), help="where cells are kept (ldf-work)")
-    parser.add_argument("--reading", action="append", choices=list(READINGS), help="may be repeated (all)")
-    parser.add_argument("--folds", type=int, default=study.FOLDS, choices=range(1, study.FOLDS + 1), help="so many (5)")
-    parser.add_argument("--workers", type=int, help="processes of one thread (one for each core)")
-    parser.add_argument("--quick", action="store_true", help="one fold of one reading, two epochs: does everything run")
+    parser.add_argument("--out", type=Path, help="output folder for results.json, table.md, index.html and plots")
+    parser.add_argument("--json", action="store_true", help="print accuracy and |mean signed DT| as one flat object")
+    parser.add_argument("--work", type=Path, default=Path("ldf-work"), help="folder of cached results (ldf-work)")
+    parser.add_argument("--variant", action="append", choices=list(VARIANTS), help="repeatable (default: all)")
+    parser.add_argument(
+        "--folds", type=int, default=study.FOLDS, choices=range(1, study.FOLDS + 1), help="number of folds (5)"
+    )
+    parser.add_argument("--workers", type=int, help="single-threaded processes (one per core)")
+    parser.add_argument("--quick", action="store_true", help="smoke test: one fold of one variant, two epochs")
     asked = parser.parse_args()
-    readings, folds = (["bank-balanced-age"], 1) if asked.quick else (asked.reading or list(READINGS), asked.folds)
+    variants, folds = (["bank-balanced-age"], 1) if asked.quick else (asked.variant or list(VARIANTS), asked.folds)
     epochs = QUICK if asked.quick else None
-    options = Options("fairness", asked.work, asked.work, readings, recipes=BOTH, seeds=folds, epochs=epochs)
+    options = Options("fairness", asked.work, asked.work, variants, recipes=BOTH, seeds=folds, epochs=epochs)
     own = jobs.run(fairness.cells(options), asked.work, asked.workers)
-    wanted = [peers_of(reading, fold, epochs) for reading in readings for fold in (None, *range(folds))]
+    wanted = [peers_of(variant, fold, epochs) for variant in variants for fold in (None, *range(folds))]
     cells = jobs.run(wanted, asked.work, asked.workers)
-    rows, pictures, flat, steps = [], [], {}, []
-    for reading in readings:
-        paper, scores = (fairness.scores_of(own, reading, recipe) for recipe in ("paper", "tuned"))
+    rows, plots, flat, steps = [], [], {}, []
+    for variant in variants:
+        paper, scores = (fairness.scores_of(own, variant, recipe) for recipe in ("paper", "tuned"))
         scores |= {f"{model} (paper recipe)": paper[model] for model in ("MCD", "Zafar")}
         for cell, found in cells.items():
-            if cell.reading != reading:
+            if cell.variant != variant:
                 continue
             if cell.fold is None:
-                flat[f"{reading}_Cooper_dual_lr"] = found["step"]
-                steps.append(f"{reading} {found['step']:g}")
+                flat[f"{variant}_Cooper_dual_lr"] = found["step"]
+                steps.append(f"{variant} {found['step']:g}")
                 continue
             for model, score in found["scores"].items():
                 scores.setdefault(model, []).append(score)
             for kind, score in found["bases"].items():
                 ours = scores[fairness.NAMES[kind]["M"]][cell.fold]
                 if abs(ours["accuracy"] - score["accuracy"]) > 1e-9:
-                    print(f"{cell.describe()}: {kind} is not the base in the work folder", file=sys.stderr)
-        rows += fairness.rows_of("fairness-peers", reading, "tuned", scores, None)
+                    print(f"{cell.describe()}: {kind} base differs from the one in the work folder", file=sys.stderr)
+        rows += fairness.rows_of("fairness-peers", variant, "tuned", scores, None)
         for model, scored in scores.items():
-            flat[f"{reading}_{model}_accuracy"] = fmean(score["accuracy"] for score in scored)
-            flat[f"{reading}_{model}_dt"] = abs(fmean(score["signed DT"] for score in scored))
+            flat[f"{variant}_{model}_accuracy"] = fmean(score["accuracy"] for score in scored)
+            flat[f"{variant}_{model}_dt"] = abs(fmean(score["signed DT"] for score in scored))
         if asked.out:
-            path = f"trade-off-{reading}.png"
-            tradeoff_figure(reading, panels(scores), fairness.curves_of(own, reading), asked.out / path)
-            caption = f"{reading}: accuracy against |mean signed DT|; lines: the closed form on both bases"
-            pictures.append(Figure(path, caption))
+            path = f"trade-off-{variant}.png"
+            tradeoff_figure(variant, panels(scores), fairness.curves_of(own, variant), asked.out / path)
+            caption = f"{variant}: accuracy against |mean signed DT|; lines: the closed form on both base models"
+            plots.append(Figure(path, caption))
     if asked.out:
         versions = ", ".join(f"{name} {version(name)}" for name in ("fairlearn", "oxonfair", "cooper-optim"))
         facts = fairness.facts_of(folds, own | cells) | {"peers": versions, "Cooper's step": ", ".join(steps)}
-        title = "Fair classifiers and their peers"
-        part = Part("fairness-peers", title, rows, pictures, NOTES, facts, "folds", asked.quick)
+        title = "Fair classifiers compared with other libraries"
+        part = Part("fairness-peers", title, rows, plots, NOTES, facts, "folds", asked.quick)
         write(asked.out, title, [part], {"command": shlex.join(["python", *sys.argv]), **page.machine()}, {})
     if asked.json:
         print(json.dumps({name: round(value, 6) for name, value in flat.items()}))
         return
     print(terminal(rows))
-    print(f"Cooper's step: {', '.join(steps)}")
+    print(f"Cooper's step size: {', '.join(steps)}")
 
 
 if __name__ == "__main__":

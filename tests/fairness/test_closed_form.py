@@ -1,4 +1,4 @@
-"""The decision rule in closed form against brute force, linear programs and the loss itself; and the report."""
+"""The closed-form decision rule compared with brute force, linear programs and the loss itself; and the report."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def one_thread():
 
 
 def solved(constraint: str, case: Known, slack: float = 0.0, groups: int = 2):
-    """The rule, the gaps that its decisions have, and the accuracy to expect of them."""
+    """The rule, the gaps of its decisions, and their expected accuracy."""
     rates = rates_of(constraint, groups)
     chances = chances_of(rates, case)
     rule = solve(rates, case.positive, chances, rates.cells(case.groups, case.labels), slack)
@@ -37,12 +37,12 @@ def solved(constraint: str, case: Known, slack: float = 0.0, groups: int = 2):
 
 
 def expected(case: Known, decisions) -> float:
-    """P(ŷ = y), of decisions in [0, 1]."""
+    """P(ŷ = y) for decisions in [0, 1]."""
     return float(np.mean(decisions * case.positive + (1 - decisions) * (1 - case.positive)))
 
 
 def least(constraint: str, case: Known, count: int) -> int:
-    """The rows behind the rate that rests on fewest."""
+    """The smallest number of rows of any rate."""
     cells = rates_of(constraint, count).cells(case.groups, case.labels)
     return int(np.bincount(cells[cells >= 0]).min())
 
@@ -51,7 +51,7 @@ def least(constraint: str, case: Known, count: int) -> int:
 
 
 def best_of_grid(case: Known, slack: float) -> float:
-    """The accuracy of the best multiplier whose gap is at most the slack, by trying them all."""
+    """Best accuracy with a gap of at most the slack, by grid search over the multiplier."""
     pull = case.of_groups / case.of_groups.mean(0)
     best = 0.0
     for m in np.linspace(-1, 0.2, 2401):
@@ -79,7 +79,7 @@ def test_not_even_a_random_rule_is_better(constraint, slack, centres):
     rule, gaps, accuracy = solved(constraint, case, slack, count)
     assert rule.multipliers.shape == (len(rates.pairs),)
     assert np.abs(gaps).max() <= slack + 0.02
-    # Copies of a row are one variable: how often it is decided positively.
+    # Copies of a row share one variable: the probability of a positive decision.
     chances = chances_of(rates, case)
     alike = np.round(np.column_stack([case.positive, chances]), 12)
     _, first, copies = np.unique(alike, axis=0, return_index=True, return_counts=True)
@@ -122,7 +122,7 @@ def test_with_groups_that_are_known_the_rule_is_a_threshold_for_each(constraint)
         assert np.abs(gaps).max() <= 2 / least(constraint, case, 3)
 
 
-def test_the_observed_gap_is_held_where_the_chances_are_not_quite_right():
+def test_the_observed_gap_is_within_the_slack_for_inaccurate_group_probabilities():
     case = known(4000)
     blunt = case._replace(of_groups=0.8 * case.of_groups + 0.1)
     sharp = case._replace(of_groups=case.of_groups**2 / (case.of_groups**2).sum(1, keepdims=True))
@@ -206,7 +206,7 @@ def traded(request):
     return request.param, case, curve(rates, case.positive, chances, rates.cells(case.groups, case.labels), case.labels)
 
 
-def test_the_curve_keeps_every_slack(traded):
+def test_the_curve_satisfies_every_slack(traded):
     constraint, case, points = traded
     assert len(points) == POINTS
     free = abs(gaps_of(constraint, case.positive > 0.5, case.groups, case.labels, 2)[0])
@@ -230,7 +230,7 @@ def test_the_curve_ends_where_nothing_is_constrained_and_rises_towards_it(traded
 
 
 def seen(constraint="demographic parity", groups=2, slack=0.0, level=0.95, trade=(), rows=600, source="the rows given"):
-    """A report on decisions 1[η > ½], and what it was made of."""
+    """A report on decisions 1[η > ½], and its inputs."""
     case = several(rows) if groups == 3 else known(rows)
     decisions = case.positive > 0.5
     rates = rates_of(constraint, groups)
@@ -270,12 +270,12 @@ def test_several_gaps_share_the_level(constraint, groups, gaps):
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -1, math.nan])
-def test_a_level_that_is_none_is_refused(level):
+def test_an_invalid_level_is_refused(level):
     with pytest.raises(ValueError, match="level must be between 0 and 1"):
         seen(level=level)
 
 
-def test_it_holds_up_to_what_chance_explains():
+def test_it_holds_unless_a_gap_exceeds_the_slack_significantly():
     gap = seen()[0].gap
     assert gap.gap < gap.low + 0.1 < gap.high + 0.1
     assert not seen(slack=0.0)[0].holds
@@ -324,15 +324,33 @@ def test_the_text_has_the_numbers():
         f"accuracy {found.accuracy:.4f} [{found.accuracy_interval[0]:.4f}, {found.accuracy_interval[1]:.4f}]",
         f"{found.groups[1].rates['all']:.4f} [{found.groups[1].intervals['all'][0]:.4f}",
         f"b − a  {gap.gap:+.4f}         [{gap.low:+.4f}, {gap.high:+.4f}]",
-        "|gap| ≤ 0.05 does not hold",
+        "|gap| ≤ 0.05: missed (significant at 95 %)\n",
         "0.0000  0.7123    0.0123",
     ):
         assert piece in text
     assert "women − men, y = 0" in str(half_empty())
-    assert "|gap| ≤ 0.1 holds" in str(half_empty())
+    assert "|gap| ≤ 0.1: exceeded, but not significantly at 95 %\n" in str(half_empty())
 
 
-def test_a_plot_is_a_whole_picture(tmp_path, figures):
+def test_the_verdict_names_the_slack_and_the_significance():
+    def last_line(positive, slack=0.0, rows=50):
+        decisions = np.arange(2 * rows) % rows < np.repeat([rows // 2, positive], rows)
+        groups, labels = np.repeat([0, 1], rows), np.zeros(2 * rows, int)
+        rates = rates_of("demographic parity", 2)
+        return str(report(rates, decisions, labels, groups, 0.9, "", (), slack)).splitlines()[-1]
+
+    assert last_line(25) == "|gap| ≤ 0: met"
+    assert last_line(27, slack=0.05) == "|gap| ≤ 0.05: met"
+    assert last_line(27) == "|gap| ≤ 0: not significantly different from 0 at 90 %"
+    assert last_line(29, slack=0.05) == "|gap| ≤ 0.05: exceeded, but not significantly at 90 %"
+    assert last_line(45) == "|gap| ≤ 0: missed (significant at 90 %)"
+    empty = report(
+        rates_of("equal opportunity", 2), np.array([True, False]), np.array([1, 0]), np.array([0, 1]), 0.95, "", (), 0.0
+    )
+    assert str(empty).splitlines()[-1] == "|gap| ≤ 0: not measured (a group has no rows)"
+
+
+def test_a_plot_shows_the_rates_and_the_curve(tmp_path, figures):
     found, _, _ = seen("equalised odds", trade=((0.0, 0.7, 0.0), (0.4, 0.85, 0.4)))
     found.plot(tmp_path / "new" / "report.png")
     width, height = size_of(tmp_path / "new" / "report.png")

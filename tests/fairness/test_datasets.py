@@ -1,4 +1,4 @@
-"""Public data as fairness problems, cell by cell; the law of made-up data; files that are not kept as downloaded."""
+"""Public data sets as fairness problems, cell by cell; the distribution of synthetic data; downloaded files."""
 
 import csv
 import functools
@@ -18,7 +18,7 @@ import pooch
 import pytest
 
 from ldf.fairness import datasets
-from ldf.fairness.datasets import READINGS, Reading, load, synthetic
+from ldf.fairness.datasets import VARIANTS, Variant, load, synthetic
 from ldf.io.data import SOURCES, DataError, Source, locate
 
 ADULT = (
@@ -27,7 +27,7 @@ ADULT = (
 )
 CLIENT = "job marital education default housing loan contact month poutcome"
 PERSON = "workclass marital-status occupation relationship native-country"
-# Rows, positive ones, rows by group; columns that are no features; columns of strings among those that are.
+# Rows, positive rows, rows by group; columns that are not features; string columns among the features.
 KNOWN = {
     "adult-sex": (45_222, 11_208, {"Female": 14_695, "Male": 30_527}, "sex fnlwgt education", f"{PERSON} race"),
     "adult-race": (45_222, 11_208, {"White": 38_903, "other": 6_319}, "race fnlwgt education", f"{PERSON} sex"),
@@ -47,7 +47,7 @@ def group(name: str, row: dict[str, str]) -> str:
 
 @functools.cache
 def missing(file: str) -> str:
-    """Why a file cannot be had, if it cannot: asked once, for a network that does not answer takes its time."""
+    """Why a file is not available, or ""; cached, because an unreachable host times out slowly."""
     try:
         locate(file)
     except DataError as error:
@@ -55,15 +55,15 @@ def missing(file: str) -> str:
     return ""
 
 
-def read(name: str) -> Reading:
-    for file in READINGS[name][0].names:
+def read(name: str) -> Variant:
+    for file in VARIANTS[name][0].names:
         if missing(file):
             pytest.skip(missing(file))
     return load(name)
 
 
 def plain(name: str) -> list[dict[str, str]]:
-    """The rows of a reading's files by the csv module alone."""
+    """The rows of a variant's files, read with the csv module only."""
     if name.startswith("adult"):
         text = "".join(locate(f"fairness/adult.{part}").read_text() for part in ("data", "test"))
         lines = [line.rstrip(".") for line in text.splitlines() if line and line[0] != "|" and "?" not in line]
@@ -73,8 +73,8 @@ def plain(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines(), delimiter=";" if name == "bank-full-age" else ","))
 
 
-@pytest.mark.parametrize("name", READINGS)
-def test_readings_are_their_files_cell_by_cell(name: str) -> None:
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_match_their_files_cell_by_cell(name: str) -> None:
     found, rows = read(name), plain(name)
     *_, apart, strings = KNOWN[name]
     *columns, label = rows[0]
@@ -87,8 +87,8 @@ def test_readings_are_their_files_cell_by_cell(name: str) -> None:
         assert str(found.features[column].dtype) == {str: "category", float: "float64"}[kind]
 
 
-@pytest.mark.parametrize("name", READINGS)
-def test_readings_have_the_numbers_that_are_known(name: str) -> None:
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants_have_the_known_numbers(name: str) -> None:
     found, (rows, positive, groups, *_) = read(name), KNOWN[name]
     assert (found.name, found.rows, found.attribute) == (name, rows, name.split("-")[-1])
     assert int(found.labels.sum()) == positive
@@ -98,11 +98,13 @@ def test_readings_have_the_numbers_that_are_known(name: str) -> None:
     assert list(found.features.index) == list(range(rows))
     rates = [found.labels[found.groups == name].mean() for name in groups]
     assert found.gap == pytest.approx(rates[1] - rates[0], abs=1e-12)
-    assert abs(found.gap) > 0.03, "in all of them the groups fare differently"
+    assert abs(found.gap) > 0.03, "positive rates differ between groups in every variant"
 
 
-def test_an_unknown_name_is_answered_with_all_names() -> None:
-    with pytest.raises(ValueError, match=r"no reading 'adult'; there are: adult-sex, adult-race, .*, bank-full-age$"):
+def test_an_unknown_name_raises_an_error_that_lists_all_names() -> None:
+    with pytest.raises(
+        ValueError, match=r"unknown variant 'adult'; choose one of adult-sex, adult-race, .*, bank-full-age$"
+    ):
         load("adult")
 
 
@@ -117,13 +119,15 @@ ROW = "59,admin.,married,secondary,no,2343,yes,no,unknown,5,may,1042,1,-1,0,unkn
     [
         (f"{HEADER},deposit\n{ROW}\n", "column 'poutcome' is missing"),
         (f"{HEADER},poutcome\n{ROW}\n", "column 'deposit' is missing"),
-        (f"{HEADER},poutcome,deposit\n{ROW}\n", "column 'deposit' is missing, or a row ends before it"),
-        (f"{HEADER},poutcome,deposit\nold{ROW},yes\n", "column 'age' should hold numbers: .*'old59'"),
+        (f"{HEADER},poutcome,deposit\n{ROW}\n", "column 'deposit' is missing or has empty cells"),
+        (f"{HEADER},poutcome,deposit\nold{ROW},yes\n", "column 'age' must be numeric: .*'old59'"),
         (f"{HEADER},poutcome,deposit\n{ROW},yes\n{ROW},yes,yes\n", ".*Expected 17 fields in line 3, saw 18$"),
         ("", "No columns"),
     ],
 )
-def test_a_damaged_file_is_named_with_what_is_wrong(tmp_path: Path, monkeypatch, text: str, match: str) -> None:
+def test_a_damaged_file_raises_an_error_with_its_name_and_the_defect(
+    tmp_path: Path, monkeypatch, text: str, match: str
+) -> None:
     (path := tmp_path / "bank.csv").write_text(text)
     monkeypatch.setattr(datasets, "locate", lambda name: path)
     with pytest.raises(DataError, match=f"bank\\.csv: {match}"):
@@ -137,7 +141,7 @@ def test_a_file_without_a_header_is_checked_too(tmp_path: Path, monkeypatch) -> 
         load("adult-sex")
 
 
-# ---------------------------------------------------------------- files that are not kept as they are downloaded
+# ---------------------------------------------------------------- files converted on download
 
 NAME, LF, CRLF = "fairness/small.csv", b"a,b\n1,2\n", b"a,b\r\n1,2\r\n"
 
@@ -150,7 +154,7 @@ def zipped(member: str, content: bytes) -> bytes:
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch) -> Iterator[str]:
-    """Of the file `served` in tmp_path; the cache beside it is empty."""
+    """URL of the file `served` in tmp_path; the cache in the same folder is empty."""
     monkeypatch.delenv("LDF_DATA_DIR", raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / project)
@@ -208,7 +212,7 @@ def phi(x: float) -> float:
     return math.erfc(-x / math.sqrt(2)) / 2
 
 
-def test_synthetic_data_has_the_law_it_says() -> None:
+def test_synthetic_data_has_the_documented_distribution() -> None:
     rows = 400_000
     found = synthetic(rows, seed=3)
     # Six standard deviations of a rate of the smaller group.
@@ -230,7 +234,7 @@ def test_synthetic_data_has_the_law_it_says() -> None:
         assert told == pytest.approx(0.8, abs=tolerance), group
 
 
-def test_synthetic_data_is_read_like_any_other_and_given_by_its_seed() -> None:
+def test_synthetic_data_has_the_usual_format_and_depends_only_on_its_seed() -> None:
     first, same, other = synthetic(seed=1), synthetic(seed=1), synthetic(seed=2)
     assert (first.name, first.attribute, first.rows) == ("synthetic", "group", 2000)
     assert [str(kind) for kind in first.features.dtypes] == ["float64", "float64", "category"]

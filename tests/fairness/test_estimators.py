@@ -1,4 +1,4 @@
-"""Both fair classifiers: what they promise of gaps on new data, their repairs, and what their reports rest on."""
+"""Both fair classifiers: gaps on new data, repairs, and the rows that reports use."""
 
 import copy
 import math
@@ -14,7 +14,7 @@ from ldf.fairness.closed_form import solve
 from ldf.fairness.estimator import held_out
 
 NOISE = 3 * math.sqrt(0.25 / 450 + 0.25 / 1050)
-"""Three standard errors of a gap that was measured on the training rows."""
+"""Three standard errors of a gap measured on the training rows."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -24,7 +24,7 @@ def one_thread():
 
 
 def fresh(model):
-    """Its report on new rows."""
+    """Report on new rows."""
     return model.report(FRESH.features, FRESH.labels, FRESH.groups, curve=False)
 
 
@@ -32,7 +32,7 @@ def worst(model) -> float:
     return abs(fresh(model).gap.gap)
 
 
-# ------------------------------------------------------------------------------------------------ what is promised
+# ------------------------------------------------------------------------------------------------ gaps on new rows
 
 
 @BOTH
@@ -55,7 +55,7 @@ def test_the_gap_closes_on_new_rows(kind):
 
 
 @BOTH
-def test_a_slack_is_kept_and_used(kind):
+def test_a_slack_is_satisfied_and_used(kind):
     model = fitted(kind, slack=0.15)
     assert NOISE / 2 < worst(model) < 0.15 + NOISE
     assert fresh(model).accuracy > fresh(fitted(kind)).accuracy
@@ -167,7 +167,7 @@ def test_a_repair_alone_closes_the_gap(kind, repair):
 def test_thresholds_are_one_for_each_group_and_need_it(kind):
     model, free = fitted(kind, dual=None, repair="plug-in"), fitted(kind, dual=None)
     model = model.with_repair("thresholds")
-    with pytest.raises(ValueError, match="decides with the sensitive attribute: give predict its sensitive_features"):
+    with pytest.raises(ValueError, match="needs the group to predict: pass sensitive_features to predict"):
         model.predict(FRESH.features)
     moved = model.predict_proba(FRESH.features, FRESH.groups)[:, 1] - free.predict_proba(FRESH.features)[:, 1]
     inside = (moved != 0) & (np.abs(model.predict_proba(FRESH.features, FRESH.groups)[:, 1] - 0.5) < 0.5)
@@ -207,7 +207,7 @@ def test_estimators_of_each_group_use_it(estimators):
     free, held = (fitted("network", estimators=estimators, dual=dual) for dual in (None, "auto"))
     assert worst(free) > 0.3
     assert worst(held) < 0.6 * worst(free)
-    with pytest.raises(ValueError, match="give predict its sensitive_features"):
+    with pytest.raises(ValueError, match="pass sensitive_features to predict"):
         held.predict(FRESH.features)
     swapped = np.where(FRESH.groups == "a", "b", "a")
     assert not np.array_equal(
@@ -233,7 +233,7 @@ def test_separate_networks_each_learn_their_own_group():
 
 
 @BOTH
-def test_training_rows_are_judged_by_the_model_that_did_not_see_them(kind):
+def test_training_rows_are_predicted_by_the_model_that_held_them_out(kind):
     model = few(kind, folds=7, random_state=4)
     seed = int(np.random.RandomState(4).randint(2**31 - 1))
     found = np.full(300, np.nan)
@@ -257,7 +257,7 @@ def test_training_rows_are_judged_by_the_model_that_did_not_see_them(kind):
 
 
 @BOTH
-def test_a_fold_learns_nothing_from_the_rows_it_is_judged_by(kind):
+def test_a_fold_learns_nothing_from_its_held_out_rows(kind):
     options = {"dual": None, "folds": 3} | ({"encoding": "standard"} if kind == "network" else {})
     seed = int(np.random.RandomState(0).randint(2**31 - 1))
     out = held_out(300, 3, seed)[0].numpy()
@@ -279,14 +279,14 @@ def test_multipliers_ascend_by_decisions_on_rows_held_out_of_every_fold(kind, sl
     assert model.multipliers_ == pytest.approx([np.sign(gap) * (abs(gap) - slack)], abs=1e-6)
 
 
-def test_trees_grow_a_while_before_multipliers_move():
+def test_trees_grow_before_the_first_update_of_the_multipliers():
     rule = ldf.Ascent(1.0, normalise=False, reduce="mean")
     updates = [int(few("boosting", dual=rule, trees=trees).models_[0].lagrangian.updates) for trees in (5, 20, 40, 41)]
     assert updates == [1, 4, 7, 7]
 
 
 @BOTH
-def test_chances_of_groups_are_learned_for_each_label(kind):
+def test_group_probabilities_are_learned_for_each_label(kind):
     random = np.random.default_rng(0)
     X, y = random.normal(size=(600, 2)), random.integers(0, 2, 600)
     z = np.where(random.random(600) < 0.9, y, 1 - y)
@@ -301,7 +301,7 @@ def test_chances_of_groups_are_learned_for_each_label(kind):
 
 
 @pytest.mark.parametrize("estimators", ["shared", "heads", "separate"])
-def test_multipliers_start_where_the_closed_form_puts_them(estimators):
+def test_multipliers_start_at_their_closed_form_values(estimators):
     model = few("network", estimators=estimators, epochs=5)
     free, groups = model.rows_.forecast.free, (FEW.groups == "b").astype(int)
     chances = model.rows_.forecast.of_groups if estimators == "shared" else np.eye(2)[groups]
@@ -311,7 +311,7 @@ def test_multipliers_start_where_the_closed_form_puts_them(estimators):
 
 
 @BOTH
-def test_without_folds_training_rows_are_judged_by_the_model_itself(kind):
+def test_without_folds_training_rows_are_predicted_by_the_model_itself(kind):
     model = few(kind, folds=None)
     report = model.report(curve=False)
     assert report.source == "training rows"
@@ -321,7 +321,7 @@ def test_without_folds_training_rows_are_judged_by_the_model_itself(kind):
 
 
 @BOTH
-def test_a_report_draws_the_trade_off_where_groups_were_learned(kind):
+def test_a_report_has_the_trade_off_if_group_probabilities_were_learned(kind):
     points = few(kind).report().curve
     assert points[0][0] == 0
     assert points[0][2] < points[-1][2] + 0.01
@@ -346,17 +346,17 @@ def test_a_report_is_of_the_rows_given(kind):
 
 
 @BOTH
-def test_a_group_unseen_in_training_is_reported_with_a_warning_and_refused_where_it_decides(kind):
+def test_a_group_unseen_in_training_is_reported_with_a_warning_and_refused_if_needed_to_predict(kind):
     z = np.where(np.arange(300) < 50, "c", FEW.groups)
-    with pytest.warns(UserWarning, match="'c'.* was not seen in training: nothing holds its rate"):
+    with pytest.warns(UserWarning, match="'c'.* was not seen in training: its rate is not constrained"):
         found = few(kind).report(FEW.features, FEW.labels, z, curve=False)
     assert [group.name for group in found.groups] == ["a", "b", "c"]
     assert found.groups[2].rows == 50
     model = few(kind, dual=None, repair="thresholds")
-    with pytest.raises(ValueError, match=r"'c'.* was not seen in training; known are a, b"):
+    with pytest.raises(ValueError, match=r"'c'.* was not seen in training; known groups: a, b"):
         model.predict(FEW.features, z)
     numbers = few(kind, z=(FEW.groups == "b").astype(int), dual=None, repair="thresholds")
-    with pytest.raises(ValueError, match="was not seen in training; known are 0, 1"):
+    with pytest.raises(ValueError, match="was not seen in training; known groups: 0, 1"):
         numbers.predict(FEW.features, FEW.groups)
     with pytest.raises(ValueError, match="was not seen in training"):
         numbers.predict(FEW.features, np.full(300, 2))

@@ -1,4 +1,4 @@
-"""What both fair classifiers take and what they refuse, and whether scikit-learn can work with them."""
+"""Inputs that both fair classifiers accept and refuse, and their compatibility with scikit-learn."""
 
 import copy
 import io
@@ -29,7 +29,7 @@ def one_thread():
         yield
 
 
-# ------------------------------------------------------------------------------------------------ what is taken
+# ------------------------------------------------------------------------------------------------ accepted inputs
 
 
 @BOTH
@@ -114,7 +114,7 @@ def test_folds_follow_from_the_rows(kind, monkeypatch):
         return len(model.fits_ if kind == "network" else model.boosters_)
 
     assert models(folds="auto") == 5
-    with pytest.warns(UserWarning, match="rests on 4 rows"):
+    with pytest.warns(UserWarning, match="based on only 4 rows"):
         assert models(folds="auto", z=np.where(np.arange(300) < 4, "c", FEW.groups)) == 4
     monkeypatch.setattr("ldf.fairness.estimator.MANY", 300)
     assert models(folds="auto") == 1
@@ -138,7 +138,7 @@ def test_a_finished_checkpoint_gives_the_same_model_at_once(tmp_path):
         few("network", checkpoint=tmp_path, y=1 - FEW.labels)
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ------------------------------------------------------------------------------------------------ refused inputs
 
 
 def without(values, row, nothing):
@@ -151,21 +151,21 @@ def without(values, row, nothing):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"z": None}, "needs sensitive_features, the group of each row, unless dual=None and repair=None"),
-        ({"z": np.full(300, "a")}, "one group only, .*'a'.*: there is nothing to compare"),
+        ({"z": None}, r"needs sensitive_features \(the group of each row\) unless dual=None and repair=None"),
+        ({"z": np.full(300, "a")}, "only one group, 'a'; at least two are needed"),
         ({"z": without(FEW.groups, 17, None)}, "sensitive_features contains NaN or None: 1 .* first in row 17"),
         ({"z": without(FEW.groups, 17, math.nan)}, "sensitive_features contains NaN or None"),
         ({"z": pandas.Series(without(FEW.groups, 3, None), dtype="string")}, "sensitive_features contains .* row 3"),
         ({"z": np.where(np.arange(300) == 9, np.nan, 1.0)}, "sensitive_features contains NaN or None: .* row 9"),
-        ({"z": np.linspace(20, 60, 300)}, "looks continuous: 300 different numbers from 20 to 60; cut it"),
-        ({"z": np.arange(300) % 21}, "looks continuous: 21 different"),
-        ({"z": np.tile([0.5, 1.0, 1.5], 100)}, "looks continuous: 3 different"),
-        ({"z": FEW.groups[:-1]}, r"a group for each of the 300 rows, got \[299\]"),
-        ({"z": without(FEW.groups, 0, "c")}, "group 'c' has 1 rows to train on"),
+        ({"z": np.linspace(20, 60, 300)}, "looks continuous: 300 distinct values from 20 to 60; bin it"),
+        ({"z": np.arange(300) % 21}, "looks continuous: 21 distinct"),
+        ({"z": np.tile([0.5, 1.0, 1.5], 100)}, "looks continuous: 3 distinct"),
+        ({"z": FEW.groups[:-1]}, r"one group per row \(300 rows\), got shape \[299\]"),
+        ({"z": without(FEW.groups, 0, "c")}, "group 'c' has 1 training rows; at least 2 are needed"),
         ({"y": np.where(np.arange(300) == 5, np.nan, FEW.labels)}, "Input y contains NaN or None: 1 .* row 5"),
         ({"y": without(FEW.labels, 6, None)}, "Input y contains NaN or None: 1 missing values, first in row 6"),
         ({"y": None}, "requires y to be passed"),
-        ({"y": np.zeros(300, int)}, "y has one class only"),
+        ({"y": np.zeros(300, int)}, "y has only one class"),
         ({"y": np.arange(300) % 3}, "Only binary classification is supported.* 3 classes"),
         ({"y": FEW.labels[:-2]}, "X has 300 rows and y has 298"),
         ({"X": FEW.features.assign(x2=without(np.zeros(300), 40, math.nan).astype(float))}, "column 'x2' .* row 40"),
@@ -178,7 +178,7 @@ def without(values, row, nothing):
         ({"repair": "glue"}, "repair must be None, 'plug-in' or 'thresholds', got 'glue'"),
         ({"dual": "manual"}, r"dual must be 'auto', None or a rule such as ldf.Ascent\(0.1\), got 'manual'"),
         ({"dual": 1.0}, "dual must be 'auto'"),
-        ({"folds": 1}, "folds must be 'auto', None or a number from 2 to the 300 rows, got 1"),
+        ({"folds": 1}, "folds must be 'auto', None or an integer from 2 to 300 rows, got 1"),
         ({"folds": 301}, "folds must be"),
         ({"folds": "many"}, "folds must be"),
         ({"slack": -0.1}, "slack must be a number ≥ 0, got -0.1"),
@@ -199,20 +199,20 @@ def test_bad_settings_of_one_kind_are_refused():
     with pytest.raises(ValueError, match="encoding must be"):
         few("network", encoding="one")
     for trees in (0, 2.5):
-        with pytest.raises(ValueError, match="trees must be a whole number ≥ 1"):
+        with pytest.raises(ValueError, match="trees must be an integer ≥ 1"):
             few("boosting", trees=trees)
 
 
 @BOTH
-def test_what_is_asked_of_a_model_is_checked_too(kind):
+def test_arguments_of_report_and_predict_are_checked(kind):
     model = few(kind)
     X, y, z = FEW.features, FEW.labels, FEW.groups
     for given in ((X,), (X, y), (X, None, z)):
-        with pytest.raises(ValueError, match="report needs X, y and sensitive_features together, or none of them"):
+        with pytest.raises(ValueError, match="report needs all of X, y and sensitive_features, or none of them"):
             model.report(*given, curve=False)
-    with pytest.raises(ValueError, match="a group for each of the 300 rows"):
+    with pytest.raises(ValueError, match=r"one group per row \(300 rows\)"):
         model.report(X, y, z[:-1], curve=False)
-    with pytest.raises(ValueError, match=r"y has the class 2, which is not among \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"y has the unknown class 2; expected \[0, 1\]"):
         model.report(X, y + 1, z, curve=False)
     with pytest.raises(ValueError, match="Input y contains NaN"):
         model.report(X, without(y, 0, None), z, curve=False)
@@ -230,11 +230,11 @@ def test_what_is_asked_of_a_model_is_checked_too(kind):
 
 
 @BOTH
-def test_a_rate_of_few_rows_brings_a_warning(kind):
+def test_a_rate_of_few_rows_raises_a_warning(kind):
     z = np.where(np.arange(300) < 20, "rare", FEW.groups)
-    with pytest.warns(UserWarning, match="the rate of group 'rare' rests on 20 rows only"):
+    with pytest.warns(UserWarning, match="the rate of group 'rare' is based on only 20 rows"):
         few(kind, z=z)
-    with pytest.warns(UserWarning, match="the rate of group 'rare' with y = 1 rests on"):
+    with pytest.warns(UserWarning, match="the rate of group 'rare' with y = 1 is based on only"):
         few(kind, z=z, constraint="equal opportunity")
 
 
@@ -258,12 +258,12 @@ def test_a_model_survives_pickle(kind, dual):
 
 
 @BOTH
-def test_what_needs_the_training_rows_says_so_after_pickle(kind):
+def test_methods_that_need_the_training_rows_raise_after_unpickling(kind):
     model = pickle.loads(pickle.dumps(few(kind, repair="plug-in")))
     for ask, message in (
         (
             lambda: model.report(),
-            r"report\(\) without rows needs the training rows, .* give it X, y and sensitive_feat",
+            r"report\(\) without rows needs the training rows, .* pass X, y and sensitive_feat",
         ),
         (lambda: model.with_repair("thresholds"), "another repair needs the training rows, .* before pickling"),
         (lambda: model.with_repair("plug-in", slack=0.1), "another repair needs the training rows"),
@@ -274,7 +274,7 @@ def test_what_needs_the_training_rows_says_so_after_pickle(kind):
 
 
 class Watched(pickle.Pickler):
-    """Notes how long every array, tensor and list is that goes into a pickle; a tensor with all of its storage."""
+    """Records the length of every pickled array, tensor (with its whole storage) and list."""
 
     def __init__(self):
         self.file, self.lengths = io.BytesIO(), set()
@@ -298,10 +298,10 @@ def lengths_and_size(thing):
 @BOTH
 @pytest.mark.parametrize("options", [{}, {"slack": 0.1, "folds": None}, {"constraint": "equalised odds"}])
 def test_a_pickle_has_no_label_and_no_group_of_a_training_row(kind, options):
-    """No array is as long as the training rows, or as those of a fold."""
+    """No array has as many entries as the training rows or a fold."""
     sizes = []
     for copies in (1, 4):
-        rows = 307 * copies  # a prime, that no layer is as wide as
+        rows = 307 * copies  # a prime, which is not the width of any layer
         X = pandas.concat([FEW.features, FEW.features[:7]] * copies)
         y, z = (np.tile(np.r_[column, column[:7]], copies) for column in (FEW.labels, FEW.groups))
         model = few(kind, X=X, y=y, z=z, repair="plug-in", **options)
@@ -311,11 +311,11 @@ def test_a_pickle_has_no_label_and_no_group_of_a_training_row(kind, options):
         assert len(lengths) > 5
         assert not lengths & {rows, fold, 2 * fold, rows - fold}
         sizes.append(size)
-    # A column more would be 7 kB. Trees have more leaves of more rows.
+    # One more column would add 7 kB. Trees have more leaves with more rows.
     assert sizes[1] - sizes[0] < (2_000 if kind == "network" else sizes[0])
 
 
-def test_an_estimator_must_say_how_it_trains_and_forecasts():
+def test_an_estimator_must_implement_train_and_forecast():
     class Half(FairEstimator):
         def _train(self, given, folds, seed): ...
 
@@ -347,14 +347,14 @@ def test_groups_go_through_pipelines_and_searches(kind):
 
 
 class Grouped:
-    """Makes its own groups, of rows above and below the median of the first feature."""
+    """Groups the rows by the median of the first feature."""
 
     def fit(self, X, y, sensitive_features=None, sample_weight=None):
         try:
             first = np.asarray(X)[:, 0].astype(float)
             sensitive_features = first > np.median(first)
         except (TypeError, ValueError, IndexError):
-            pass  # what fit has to say of it is what is checked
+            pass  # the error raised by fit is what is checked
         return super().fit(X, y, sensitive_features, sample_weight)
 
 
@@ -369,7 +369,7 @@ class GroupedBoostingClassifier(Grouped, FairBoostingClassifier):
 def expected_to_fail(model):
     found = {"check_sample_weight_equivalence_on_dense_data": "rates, folds and batches count rows, not weights"}
     if model.dual is not None:
-        found["check_classifiers_train"] = "the blobs lie left and right of the median: parity has its price"
+        found["check_classifiers_train"] = "the groups coincide with the classes: parity lowers the accuracy"
     return found
 
 
@@ -387,11 +387,11 @@ SMALL_TREES = {"trees": 30, "folds": None, "min_rows": 1, "n_jobs": 1, "learning
     expected_failed_checks=expected_to_fail,
 )
 @pytest.mark.filterwarnings("ignore:the rate of group")
-def test_scikit_learn_finds_nothing_wrong(estimator, check):
+def test_scikit_learn_checks_pass(estimator, check):
     check(estimator)
 
 
-# ------------------------------------------------------------------------------------------------ odd but right
+# ------------------------------------------------------------------------------------------------ edge cases
 
 
 def test_a_group_of_two_rows_can_be_boosted():
@@ -461,5 +461,5 @@ def test_a_checkpoint_of_other_settings_is_refused(tmp_path, options):
 
 @BOTH
 def test_messages_name_groups_as_they_are_written(kind):
-    with pytest.raises(ValueError, match="one group only, 'a'"):
+    with pytest.raises(ValueError, match="only one group, 'a'"):
         few(kind, z=np.full(300, "a"))

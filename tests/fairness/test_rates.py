@@ -1,4 +1,4 @@
-"""Rates, gaps, their constraint and their intervals; and how columns become numbers."""
+"""Rates, gaps, their constraint and their intervals; and feature encodings."""
 
 import math
 
@@ -31,13 +31,13 @@ def rows(draw):
 
 
 def started(constraint, multipliers, rule=None):
-    """A Lagrangian whose multipliers are these."""
+    """A Lagrangian with these initial multipliers."""
     rule = rule or ldf.Ascent(0.1, normalise=False, reduce="mean", initial=tuple(multipliers))
     return ldf.Lagrangian([constraint], rule, updates=10)
 
 
 def term(lagrangian, logits, cells):
-    """What the constraint adds to a loss of 0, at these logits."""
+    """The constraint's term of the Lagrangian at these logits."""
     return lagrangian(logits.sum() * 0, logits, ldf.Batch(cell=torch.from_numpy(cells)))
 
 
@@ -85,7 +85,7 @@ def test_the_rate_of_an_empty_cell_is_nan():
 
 @QUICK
 @given(rows(), st.integers(0, 100))
-def test_chances_add_up_to_their_event(case, seed):
+def test_cell_probabilities_add_up_to_their_event(case, seed):
     constraint, groups, _, values, count = case
     random = np.random.default_rng(seed)
     rates, positive = rates_of(constraint, count), sigmoid(values)
@@ -110,7 +110,7 @@ def test_chances_add_up_to_their_event(case, seed):
         ("true_positive_rate_parity", "equal opportunity"),
     ],
 )
-def test_a_constraint_is_known_however_it_is_written(written, name):
+def test_names_of_constraints_are_normalised(written, name):
     assert canonical(written) == name
     assert Rates(written, ("a", "b")).constraint == name
 
@@ -215,7 +215,7 @@ def test_covariance_is_that_of_membership_and_logits(seed, multiplier):
 
 
 def test_covariance_is_of_two_groups():
-    with pytest.raises(ValueError, match="of two groups, got 3"):
+    with pytest.raises(ValueError, match="exactly two groups, got 3"):
         covariance(("a", "b", "c"), np.full(3, 1 / 3))
 
 
@@ -236,7 +236,7 @@ def test_wilson_solves_the_score_equation(data, count, level):
     assert wilson(positive, count, level) == pytest.approx((low, high), abs=1e-9)
 
 
-def test_wilson_holds_the_share_itself():
+def test_wilson_contains_the_proportion_itself():
     for count in range(1, 300):
         assert wilson(0, count)[0] == 0.0
         assert wilson(count, count)[1] == 1.0
@@ -304,7 +304,7 @@ def test_numbers_are_standardised_by_training_rows():
 
 @QUICK
 @given(st.integers(0, 50), st.integers(2, 80))
-def test_pieces_are_monotone_and_reach_from_edge_to_edge(seed, count):
+def test_pieces_are_monotone_and_cover_the_range(seed, count):
     random = np.random.default_rng(seed)
     x, y = random.normal(size=count), random.integers(0, 2, count)
     encoder = Encoder().fit(x[:, None], y)
@@ -355,13 +355,13 @@ def test_frames_and_arrays_are_encoded_alike():
         0.1,
     ],
 )
-def test_a_constant_column_says_nothing(value):
+def test_a_constant_column_is_encoded_as_zero(value):
     encoder = Encoder().fit(np.full((997, 1), value), np.arange(997) % 2)
     assert encoder.width == 1
     assert encoder.transform(np.array([[value], [value + 1]]))[:, 0] == pytest.approx([0, 1], abs=1e-6)
 
 
-def test_trees_get_numbers_as_they_are_and_unknown_categories_as_missing():
+def test_codes_keep_numbers_and_encode_unknown_categories_as_nan():
     X, _ = frame()
     codes = Codes().fit(X)
     assert codes.categorical == [3]

@@ -8,7 +8,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from ldf.fairness import study
-from ldf.fairness.datasets import Reading, synthetic
+from ldf.fairness.datasets import Variant, synthetic
 from ldf.reproduce import fairness, jobs
 from ldf.reproduce.options import Options
 from ldf.reproduce.tables import KEYS, Part
@@ -26,7 +26,7 @@ def people(monkeypatch):
 
 
 def small(table: str, work: Path, out: str = "", **asked: object) -> Options:
-    """One reading, two folds, one epoch."""
+    """One variant, two folds, one epoch."""
     asked = {"cases": ["adult-sex"], "recipes": ["paper", "tuned"], "seeds": 2, "epochs": 1} | asked
     return Options(table, work / (out or table), work, workers=1, progress=False, **asked)
 
@@ -36,13 +36,13 @@ def make(table: str, work: Path, out: str = "") -> Part:
 
 
 def test_folds_are_disjoint_equal_and_alike():
-    reading = synthetic(1003, seed=1)
-    folds = study.folds_of(reading)
+    variant = synthetic(1003, seed=1)
+    folds = study.folds_of(variant)
     assert [len(fold) for fold in folds] == [200] * 5
     assert len(np.unique(np.concatenate(folds))) == 1000
     for group in "ab":
         for label in (0, 1):
-            counts = [int(((reading.groups[f] == group) & (reading.labels[f] == label)).sum()) for f in folds]
+            counts = [int(((variant.groups[f] == group) & (variant.labels[f] == label)).sum()) for f in folds]
             assert max(counts) - min(counts) <= 1
 
 
@@ -53,11 +53,11 @@ def test_a_score_is_accuracy_and_the_difference_of_rates():
 
 
 def test_each_fold_is_encoded_by_its_own_training_rows():
-    reading = synthetic(300, seed=2)
-    stack = study.Stack.of(reading, 2)
-    for fold, test in enumerate(study.folds_of(reading)[:2]):
+    variant = synthetic(300, seed=2)
+    stack = study.Stack.of(variant, 2)
+    for fold, test in enumerate(study.folds_of(variant)[:2]):
         train = np.setdiff1d(np.arange(300), test)
-        x1 = reading.features["x1"].to_numpy()
+        x1 = variant.features["x1"].to_numpy()
         block = stack.data["inputs"][stack.subsets[fold]]
         expected = (x1 - x1[train].mean()) / x1[train].std()
         assert torch.allclose(block[:, 0].double(), torch.from_numpy(expected), atol=1e-5)
@@ -133,12 +133,12 @@ def test_a_cell_that_is_there_is_not_run_again(tmp_path):
 
 
 def test_what_there_is_not_is_refused():
-    with pytest.raises(ValueError, match="no reading 'adult-age'; there are adult-sex"):
+    with pytest.raises(ValueError, match="no variant 'adult-age'; there are adult-sex"):
         fairness.cells(small("fairness", Path(), cases=["adult-age"]))
     with pytest.raises(ValueError, match="there are 5 folds, got 6"):
         fairness.cells(small("fairness", Path(), seeds=6))
 
 
-def test_a_constant_reading_has_no_gap_to_relax():
-    reading = synthetic(50)
-    assert Reading("even", reading.features, np.ones(50, dtype=np.int64), reading.groups, "group").gap == 0
+def test_a_constant_variant_has_no_gap_to_relax():
+    variant = synthetic(50)
+    assert Variant("even", variant.features, np.ones(50, dtype=np.int64), variant.groups, "group").gap == 0

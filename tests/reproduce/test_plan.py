@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from helpers import refused
 
-from ldf.fairness.datasets import READINGS
+from ldf.fairness.datasets import VARIANTS
 from ldf.gas import catalogue
 from ldf.io.data import DataError
 from ldf.reproduce import fairness, networks, plan, report, transprecision
@@ -202,7 +202,7 @@ def test_all_is_every_table_and_a_case_says_which() -> None:
     everything = chosen("all")
     assert (everything["gas-errors"].cases, everything["gas-errors"].recipes) == ([], ())
     assert everything["transprecision"].cases == tuple(str(size) for size in transprecision.SIZES)
-    assert everything["fairness"].cases == tuple(READINGS)
+    assert everything["fairness"].cases == tuple(VARIANTS)
     assert everything["relaxed-fairness"].cases == everything["fairness-traces"].cases == PANELS
     for name, options in chosen("all", recipes=["tuned"]).items():
         assert options.recipes == ["tuned"], name
@@ -221,7 +221,7 @@ def test_cases_of_another_table_are_refused() -> None:
         transprecision.left(chosen("transprecision", "200", "24-pipe")["transprecision"])
     with pytest.raises(ValueError, match="case30_ieee: no network of the kind gas among the cases"):
         networks.left(chosen("gas-errors", "case30_ieee")["gas-errors"])
-    with pytest.raises(ValueError, match="there is no reading 'case30_ieee'"):
+    with pytest.raises(ValueError, match="there is no variant 'case30_ieee'"):
         fairness.left(chosen("fairness", "case30_ieee")["fairness"])
 
 
@@ -282,10 +282,10 @@ def test_where_no_network_can_be_had_there_is_no_table(tmp_path: Path, monkeypat
         studies_of(Options("gas-errors", tmp_path, tmp_path))
 
 
-def test_a_reading_that_cannot_be_had_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def some(reading: str) -> None:
-        if reading.startswith("bank"):
-            raise DataError(f"{reading} is nowhere")
+def test_a_variant_that_cannot_be_had_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def some(variant: str) -> None:
+        if variant.startswith("bank"):
+            raise DataError(f"{variant} is nowhere")
 
     monkeypatch.setattr(fairness, "load", some)
     options, missing = fairness.available(Options("fairness", *HERE, cases=("adult-sex", "bank-full-age")))

@@ -50,9 +50,9 @@ def test_the_figures_on_transprecision_are_the_papers() -> None:
         assert [value for figures in sizes.values() for value in figures[quantity]] == wanted
 
 
-def test_tables_of_fair_classifiers_have_all_readings_and_the_slacks_that_are_run() -> None:
+def test_tables_of_fair_classifiers_have_all_variants_and_the_slacks_that_are_run() -> None:
     from ldf.fairness import datasets, study
 
     for table in ("fairness", "fairness-traces", "relaxed-fairness"):
-        assert tuple(FIGURES[table]) == tuple(datasets.READINGS)
+        assert tuple(FIGURES[table]) == tuple(datasets.VARIANTS)
     assert study.SLACKS == SLACKS

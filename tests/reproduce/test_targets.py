@@ -157,10 +157,10 @@ def test_the_papers_fair_network_is_to_be_at_or_below_the_papers_gap() -> None:
     assert of(0.01, None)[0].reached is False
 
 
-@pytest.mark.parametrize(("reading", "bound"), [("adult-sex", 0.01), ("bank-balanced-age", 0.0225)])
-def test_the_tuned_gap_is_to_be_as_good_as_none_on_either_side(reading: str, bound: float) -> None:
+@pytest.mark.parametrize(("variant", "bound"), [("adult-sex", 0.01), ("bank-balanced-age", 0.0225)])
+def test_the_tuned_gap_is_to_be_as_good_as_none_on_either_side(variant: str, bound: float) -> None:
     def of(**means: float) -> dict[str, bool]:
-        return outcome(*(fairness(model.replace("_", " "), "signed DT", x, case=reading) for model, x in means.items()))
+        return outcome(*(fairness(model.replace("_", " "), "signed DT", x, case=variant) for model, x in means.items()))
 
     inside, outside = bound - 1e-6, bound + 1e-6
     assert of(MCD=inside, boosting_MCD=-inside, M=0.2) == {"|signed DT|: MCD": True, "|signed DT|: boosting MCD": True}

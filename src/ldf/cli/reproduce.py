@@ -72,7 +72,7 @@ def reproduce(
     case: Annotated[
         list[str] | None,
         typer.Option(
-            help="A network, a size of training sets (transprecision) or a reading such as adult-sex (fairness); may "
+            help="A network, a size of training sets (transprecision) or a variant such as adult-sex (fairness); may "
             "be given several times. All by default."
         ),
     ] = None,

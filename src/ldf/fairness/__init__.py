@@ -1,6 +1,6 @@
-"""Fair classifiers: decisions whose rates are held together across groups, and a report that says how well."""
+"""Fair classifiers: classifiers with equal positive rates across groups, and a report of the remaining gaps."""
 
-# ruff: noqa: E402  # what is missing is said before anything is imported that needs it
+# ruff: noqa: E402  # missing packages are reported before the imports that need them
 from ..extras import require
 
 require("fairness")

@@ -1,4 +1,4 @@
-"""Boosted trees whose positive rates are held together across groups: `FairBoostingClassifier`."""
+"""Boosted trees with equal positive rates across groups: `FairBoostingClassifier`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Arrays = NDArray[Any]
 UPDATE_EVERY = 5
 """Trees between two updates of the multipliers."""
 WARM_UP = 0.25
-"""Of all trees: before, scores say too little for the multipliers to follow them."""
+"""Fraction of the trees grown before the first update of the multipliers: early scores carry too little information."""
 
 
 class Trees:
-    """One booster and its Lagrangian: the gradient of L + Σ μ σ at the scores is what the next tree is fitted to."""
+    """One booster and its Lagrangian: the next tree is fitted to the gradient of L + Σ μ σ at the current scores."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class Trees:
         self.targets = torch.from_numpy(np.stack([label, self.weight], 1))
         self.batch, self.unseen = (Batch(cell=torch.from_numpy(given.cells[some])) for some in (rows, held))
         self.scores = np.full(len(held), self.start)
-        """Of the held-out rows."""
+        """Raw scores of the held-out rows."""
         self.counted = 0
 
     def grow(self, count: int) -> None:
-        """So many trees more."""
+        """Add `count` trees."""
         for _ in range(count):
             self.booster.update(fobj=self._gradient)
 
     def _gradient(self, scores: Arrays, data: Any) -> tuple[Arrays, Arrays]:
-        """∂(Σ_l L_l + n Σ μ σ)/∂score of every row, and p(1 − p) for the curvature."""
+        """∂(Σ_l L_l + n Σ μ σ)/∂score of every row, and p(1 − p) as the Hessian."""
         logits = torch.from_numpy(np.array(scores, dtype=np.float64)[:, None]).requires_grad_()
         label, weight = self.targets[:, :1], self.targets[:, 1:]
         losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, label, reduction="none")
@@ -72,7 +72,7 @@ class Trees:
         return gradient[:, 0].numpy(), chance * (1 - chance) * self.weight
 
     def observe(self) -> None:
-        """Score the held-out rows by the trees that are new, and show them to the Lagrangian."""
+        """Add the new trees to the scores of the held-out rows, and pass the scores to the Lagrangian."""
         done = self.booster.current_iteration()
         if done > self.counted:
             self.scores += self.raw(self.held, self.counted, done - self.counted)
@@ -80,45 +80,45 @@ class Trees:
         self.lagrangian.observe(torch.from_numpy(self.scores[:, None]), self.unseen)
 
     def raw(self, features: Arrays, start: int = 0, count: int = -1) -> Arrays:
-        """The sum of some trees' scores."""
-        # Without a number of threads of its own, prediction would set LightGBM's back to all cores.
+        """Sum of the raw scores of `count` trees from `start` (all by default)."""
+        # Without num_threads, predict would reset LightGBM to all cores.
         found = self.booster.predict(
             features, raw_score=True, start_iteration=start, num_iteration=count, num_threads=self.threads
         )
         return np.asarray(found, dtype=np.float64)
 
     def forget(self) -> Floats:
-        """Let go of the rows; the scores of the held-out ones are returned."""
+        """Drop all references to the training data, and return the scores of the held-out rows."""
         import lightgbm
 
-        # A booster keeps the scores of its training rows even without its data; its own text has the trees alone.
+        # A booster keeps the scores of its training rows even without its data; its model string has only the trees.
         self.booster = lightgbm.Booster(model_str=self.booster.model_to_string())
         scores = self.scores
         del self.held, self.targets, self.batch, self.unseen, self.weight, self.scores
         return scores
 
     def predict(self, features: Arrays) -> Floats:
-        """P(y = 1)."""
+        """P(y = 1), [n]."""
         return sigmoid(self.start + self.raw(features))
 
 
 class FairBoostingClassifier(FairEstimator):
-    """LightGBM for yes-or-no decisions whose rates are kept together across groups by Lagrangian duality.
+    """LightGBM binary classifier with equal rates across groups, trained by Lagrangian duality.
 
-    Each tree is fitted to the gradient of cross-entropy + Σ μ σ, where σ is the difference of two groups' rates; the
-    multipliers μ start where the closed form puts them and ascend every few trees, by exact, signed 0/1 rates on rows
-    that the trees were not grown on. The groups are needed to train, and not to predict, unless repair="thresholds".
+    Each tree is fitted to the gradient of cross-entropy + Σ μ σ, where σ is the difference of two groups' rates. The
+    multipliers μ start at their closed-form values and are updated every few trees by dual ascent on the signed 0/1
+    rate gaps of held-out rows. Groups are required for training but not for prediction, unless repair="thresholds".
 
     Args:
         constraint, slack, dual, repair, folds, random_state, progress: as for `FairClassifier`.
-        trees: how many.
-        learning_rate, leaves, min_rows: of LightGBM: shrinkage, leaves of a tree, rows of a leaf at least.
-        n_jobs: threads of LightGBM; None for its own choice.
+        trees: number of trees.
+        learning_rate, leaves, min_rows: LightGBM's shrinkage, leaves per tree, and minimum rows per leaf.
+        n_jobs: LightGBM threads; None for LightGBM's default.
 
     Attributes:
-        classes_, groups_: the labels and groups, in order.
-        boosters_: the LightGBM boosters, one for each fold; their mean decides.
-        multipliers_: μ of every comparison in `rates_.pairs`, as they ended.
+        classes_, groups_: the classes and groups, in sorted order.
+        boosters_: the LightGBM boosters, one per fold; predictions average them.
+        multipliers_: final μ of every comparison in `rates_.pairs`.
 
     >>> from ldf.fairness.datasets import synthetic
     >>> data = synthetic(1000)
@@ -158,12 +158,12 @@ class FairBoostingClassifier(FairEstimator):
 
     @property
     def boosters_(self) -> list[Any]:
-        """The boosters."""
+        """The LightGBM boosters, one per fold."""
         return [one.booster for one in self.models_]
 
     @property
     def multipliers_(self) -> Floats:
-        """μ of every comparison, as they ended; empty where nothing is constrained."""
+        """Final μ of every comparison; empty if nothing is constrained."""
         found = [value.numpy() for value in self.models_[0].lagrangian.multipliers.values()]
         together = np.concatenate(found) if found else np.zeros(0)
         half = len(self.rates_.pairs)
@@ -184,7 +184,7 @@ class FairBoostingClassifier(FairEstimator):
 
     def _train(self, given: Given, folds: int | None, seed: int) -> tuple[Forecast, Ints]:
         if not isinstance(self.trees, int | np.integer) or self.trees < 1:
-            raise ValueError(f"trees must be a whole number ≥ 1, got {self.trees!r}")
+            raise ValueError(f"trees must be an integer ≥ 1, got {self.trees!r}")
         self.codes_ = Codes().fit(given.X)
         features = self.codes_.transform(given.X)
         held = [rows.numpy() for rows in held_out(len(features), folds, seed)]
@@ -211,7 +211,7 @@ class FairBoostingClassifier(FairEstimator):
     def _grow(
         self, given: Given, features: Arrays, own: Sequence[Ints], held: Sequence[Ints], rule: Dual | None, seed: int
     ) -> list[Trees]:
-        """All folds' boosters side by side, with one set of multipliers."""
+        """Grow the boosters of all folds together, with shared multipliers."""
         laws = self._law(rule)
         updates = len(range(0, self.trees, UPDATE_EVERY))
         settings, categorical = self._settings(seed), self.codes_.categorical
@@ -234,7 +234,7 @@ class FairBoostingClassifier(FairEstimator):
         return models
 
     def _group_model(self, features: Arrays, given: Given, rows: Ints, seed: int) -> Any:
-        """P(group | x), or P(group | x, y) where rates are of each label."""
+        """Classifier of P(group | x), or of P(group | x, y) if the rates are conditioned on the label."""
         import lightgbm
 
         model = lightgbm.LGBMClassifier(
@@ -251,7 +251,7 @@ class FairBoostingClassifier(FairEstimator):
         return np.concatenate([features, labels[:, None].astype(np.float64)], axis=1)
 
     def _chances_of(self, scout: Any, features: Arrays) -> Floats:
-        """[n, G], or [n, 2G] for both labels; zero for a group that the scout never saw."""
+        """Group probabilities, [n, G], or [n, 2G] for both labels; zero for a group missing from the training rows."""
         parts = []
         for label in (0,) if self.rates_.constraint == "demographic parity" else (0, 1):
             chances = np.zeros((len(features), len(self.groups_)))

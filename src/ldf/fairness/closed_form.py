@@ -1,13 +1,13 @@
-"""The closed form of the Lagrangian: which decision minimises error + Σ m σ, and the m that keeps the rates together.
+"""The closed form of the Lagrangian: the decision rule that minimises error + Σ m σ, and the m that equalises rates.
 
 With η(x) = P(y = 1 | x), q_c(x) = P(cell c | x), π_c = P(cell c) and σ = C · rates, the decision that minimises
 P(ŷ ≠ y) + Σ m σ is
 
     ŷ = 1  iff  η(x) > ½ + ½ Σ_c t_c q_c(x)/π_c,    t = Cᵀ m.
 
-For a network under binary cross-entropy the same boundary belongs to μ = 2m: BCE + Σ μ σ is least at ŷ = ½ where
-η = ½ + ¼ Σ t q/π. So two unconstrained fits, of η and of q, give every ε's decision rule, and the multipliers that
-dual ascent would find.
+For a network trained with binary cross-entropy the same boundary corresponds to μ = 2m: the minimum of BCE + Σ μ σ is
+at ŷ = ½ where η = ½ + ¼ Σ t q/π, t = Cᵀ μ. So two unconstrained fits, of η and of q, give the decision rule for every
+ε, and the multipliers that dual ascent would find.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from scipy.optimize import minimize
 from .rates import Floats, Ints, Rates
 
 SOFTNESS = (0.1, 0.01, 0.002)
-"""Widths, on the scale of η's margin 2η − 1, over which decisions are smoothed while m is sought, one after another."""
+"""Successive smoothing widths of the decisions while m is optimised, on the scale of the margin 2η − 1."""
 ROUNDS = 6
-"""Of correcting the modelled gap by the observed one."""
+"""Maximum number of corrections of the modelled gap by the observed gap."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +41,27 @@ class Rule:
         return 0.5 + 0.5 * np.asarray(chances @ self.pull)
 
     def decide(self, positive: Floats, chances: Floats) -> NDArray[np.bool_]:
-        """The decisions, [n]."""
+        """Decisions, [n]."""
         return np.asarray(positive > self.threshold(chances))
 
 
 def solve(rates: Rates, positive: Floats, chances: Floats, cells: Ints, slack: float = 0.0) -> Rule:
-    """The rule of least expected error whose observed gaps are at most the slack.
+    """The rule with the smallest expected error whose observed gaps are at most the slack.
 
-    m minimises the convex dual function mean (2η − 1 − Σ m w)₊ + ε Σ |m|, w = C q/π. Where q is not quite right, the
-    gaps that are observed differ from those it predicts; the difference is taken into the bounds, and m sought again.
+    m minimises the convex dual function mean (2η − 1 − Σ m w)₊ + ε Σ |m|, w = C q/π. If q is inaccurate, the observed
+    gaps differ from the modelled ones; the bounds are shifted by the difference and m is optimised again.
 
     Args:
-        positive: [n] η, of rows that it was not fitted on.
-        chances: [n, cells] q, of the same rows.
-        cells: [n] the cells these rows are in.
+        positive: [n] η, predicted for held-out rows.
+        chances: [n, cells] q of the same rows.
+        cells: [n] the cell of each row; −1 for none.
         slack: ε.
     """
     shares = np.bincount(cells[cells >= 0], minlength=rates.count) / len(cells)
     if (shares == 0).any():
-        raise ValueError("every group must have rows to set thresholds by")
+        raise ValueError("every group must have rows to compute thresholds")
     differences = rates.differences
-    # Shares as the model has them, so that the modelled rates are means: Σ q/Σ q.
+    # Modelled shares instead of observed ones, so that the modelled rates are weighted means with weights q/Σ q.
     w = (chances / chances.mean(0)) @ differences.T
     gain = 2 * positive - 1
     pairs = len(differences)
@@ -84,7 +84,7 @@ def solve(rates: Rates, positive: Floats, chances: Floats, cells: Ints, slack: f
 
 
 def _minimise(gain: Floats, w: Floats, above: Floats, below: Floats, start: Floats) -> Floats:
-    """(m₊, m₋) ≥ 0 of the dual function, bounds m₊ · above + m₋ · below."""
+    """(m₊, m₋) ≥ 0 that minimises the dual function with the bound term m₊ · above + m₋ · below."""
     pairs = w.shape[1]
     bounds = np.concatenate([above, below])
 

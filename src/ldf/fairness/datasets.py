@@ -1,4 +1,4 @@
-"""Public data read as fairness problems, and made-up data whose law is known."""
+"""Public data sets as fairness problems, and synthetic data with a known distribution."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..io.data import DataError, locate
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """A data set read as a fairness problem: features without the protected attribute, labels, groups.
+class Variant:
+    """A data set as a fairness problem: features without the protected attribute, labels, groups.
 
     Args:
-        name: of the reading.
-        features: [n rows]; numbers as float64, categories (strings) as pandas' "category".
+        name: name of the variant.
+        features: [n rows]; numbers as float64, strings as pandas' "category".
         labels: [n]; 1 is the positive outcome.
         groups: [n] strings, the group of each row.
-        attribute: what the groups are made of, for example "sex".
+        attribute: the protected attribute, for example "sex".
     """
 
     name: str
@@ -33,7 +33,7 @@ class Reading:
 
     @property
     def rows(self) -> int:
-        """n."""
+        """Number of rows, n."""
         return len(self.labels)
 
     @property
@@ -45,14 +45,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Files:
-    """How files are read; their rows are put under each other.
+    """File format of a data set; the rows of several files are concatenated.
 
     Args:
-        columns: all of them, in order.
-        label, positive: the column of the outcome, and the value of it that is the positive one.
-        categories: columns of strings; those that are neither these nor the label are numbers.
-        drop: columns that are no features.
-        header: whether a file begins with the names of its columns.
+        columns: all columns, in order.
+        label, positive: the label column, and its positive value.
+        categories: string columns; all others except the label are numbers.
+        drop: columns that are not features.
+        header: whether the file starts with a header line.
     """
 
     names: tuple[str, ...]
@@ -67,7 +67,7 @@ class _Files:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Groups by the values of a column."""
+    """Groups defined by the values of a column."""
 
     attribute: str
     column: str
@@ -87,7 +87,7 @@ _ADULT = _Files(
     "income",
     ">50K",
     _words("workclass education marital-status occupation relationship race sex native-country"),
-    # How many people a row of the census stands for, and what education-num says as well.
+    # The census weight of a row, and a duplicate of education-num.
     drop=("fnlwgt", "education"),
     header=False,
 )
@@ -125,30 +125,30 @@ _FULL = _Files(
 )
 _AGE = _Groups("age", "age", lambda age: "25 to 60" if 25 <= age <= 60 else "other")
 
-READINGS = {
+VARIANTS = {
     "adult-sex": (_ADULT, _Groups("sex", "sex")),
     "adult-race": (_ADULT, _Groups("race", "race", lambda race: "White" if race == "White" else "other")),
     "default-sex": (_DEFAULT, _Groups("sex", "SEX", lambda code: "male" if code == "1" else "female")),
     "bank-balanced-age": (_BALANCED, _AGE),
     "bank-full-age": (_FULL, _AGE),
 }
-"""The readings there are, by name."""
+"""All variants by name."""
 
 
-def load(name: str) -> Reading:
-    """A reading of `READINGS`, out of files that `ldf.data.locate` finds or fetches.
+def load(name: str) -> Variant:
+    """Load a variant of `VARIANTS` from files that `ldf.io.data.locate` finds or downloads.
 
-    Rows with a missing value are left out; Adult has some. Bank keeps `duration`, which is known only after the call.
+    Rows with a missing value are dropped; Adult has some. Bank keeps `duration`, which is known only after the call.
     """
-    if name not in READINGS:
-        raise ValueError(f"there is no reading {name!r}; there are: {', '.join(READINGS)}")
-    files, groups = READINGS[name]
+    if name not in VARIANTS:
+        raise ValueError(f"unknown variant {name!r}; choose one of {', '.join(VARIANTS)}")
+    files, groups = VARIANTS[name]
     frame = pandas.concat([_read(file, files) for file in files.names], ignore_index=True)
     features = frame.drop(columns=[files.label, groups.column, *files.drop])
-    return Reading(
+    return Variant(
         name,
         features.astype({column: "category" for column in features if column in files.categories}),
-        # adult.test, unlike adult.data, ends its outcomes with a dot.
+        # Labels in adult.test, unlike those in adult.data, end with a dot.
         (frame[files.label].str.rstrip(".") == files.positive).to_numpy(dtype=np.int64),
         frame[groups.column].map(groups.of).to_numpy(dtype=object),
         groups.attribute,
@@ -156,7 +156,7 @@ def load(name: str) -> Reading:
 
 
 def _read(name: str, files: _Files) -> Any:
-    """The complete rows of one file, as a frame of strings and numbers."""
+    """The rows of one file without missing values, as a DataFrame of strings and numbers."""
     path = locate(name)
     try:
         frame = pandas.read_csv(
@@ -168,13 +168,13 @@ def _read(name: str, files: _Files) -> Any:
             dtype=str,
             keep_default_na=False,
             skipinitialspace=True,
-            comment="|",  # as the first line of adult.test is
+            comment="|",  # the first line of adult.test
         )
-    except ValueError as error:  # no text, or rows of different lengths
+    except ValueError as error:  # not text, or rows of different lengths
         raise DataError(f"{path}: {' '.join(str(error).split())}") from error
     for column in files.columns:
         if column not in frame or frame[column].fillna("").eq("").any():
-            raise DataError(f"{path}: column {column!r} is missing, or a row ends before it")
+            raise DataError(f"{path}: column {column!r} is missing or has empty cells")
     frame = frame[list(files.columns)]
     frame = frame[(frame != "?").all(axis=1)].copy()
     for column in files.columns:
@@ -182,23 +182,23 @@ def _read(name: str, files: _Files) -> Any:
             try:
                 frame[column] = frame[column].astype(np.float64)
             except ValueError as error:
-                raise DataError(f"{path}: column {column!r} should hold numbers: {error}") from error
+                raise DataError(f"{path}: column {column!r} must be numeric: {error}") from error
     return frame
 
 
-def synthetic(rows: int = 2000, *, seed: int = 0) -> Reading:
-    """Rows of a law that is known, to measure a classifier against what is best.
+def synthetic(rows: int = 2000, *, seed: int = 0) -> Variant:
+    """Rows from a known distribution, to compare a classifier with the optimal one.
 
-    A row is of the group "b" with probability 0.3, else of "a". Its features: x1 ~ N(½, 1) in "a" and N(−½, 1) in "b";
-    x2 ~ N(0, 1), which says nothing; and a `colour` that is of the group ("amber" for "a", "blue" for "b") 80 % of the
-    time. P(y = 1 | x1) = Φ(2 x1), so that
+    A row belongs to group "b" with probability 0.3, else to "a". Its features: x1 ~ N(½, 1) in "a" and N(−½, 1) in "b";
+    x2 ~ N(0, 1), uninformative noise; and `colour`, which matches the group ("amber" for "a", "blue" for "b") with
+    probability 0.8. P(y = 1 | x1) = Φ(2 x1), so that
 
-    * no classifier is more accurate than 1[x1 > 0], whose rate in "b" minus that in "a" is Φ(−½) − Φ(½);
-    * the labels' own gap is Φ(−½ / √1.25) − Φ(½ / √1.25).
+    * the most accurate classifier is 1[x1 > 0], whose positive rate in "b" minus that in "a" is Φ(−½) − Φ(½);
+    * the gap of the labels is Φ(−½ / √1.25) − Φ(½ / √1.25).
 
     Args:
         rows: n ≥ 1.
-        seed: of numpy's `default_rng`.
+        seed: seed of numpy's `default_rng`.
     """
     if rows < 1:
         raise ValueError(f"rows must be at least 1, got {rows}")
@@ -211,4 +211,4 @@ def synthetic(rows: int = 2000, *, seed: int = 0) -> Reading:
     colour = np.where(second == honest, "blue", "amber")
     features = pandas.DataFrame({"x1": x1, "x2": x2, "colour": pandas.Categorical(colour, ["amber", "blue"])})
     groups = np.where(second, "b", "a").astype(object)
-    return Reading("synthetic", features, labels.astype(np.int64), groups, "group")
+    return Variant("synthetic", features, labels.astype(np.int64), groups, "group")

@@ -1,4 +1,4 @@
-"""Columns as a network likes them: categories one by one, numbers standardised and cut into pieces."""
+"""Feature encodings: one-hot and piecewise-linear columns for networks, integer codes for trees."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeClassifier
 
 PIECES = 16
-"""A number is cut into at most so many pieces."""
+"""Maximum number of pieces per numeric column."""
 LEAST = 0.005
-"""Of the rows, in every piece."""
+"""Minimum fraction of the rows in every piece."""
 
 Encoding = Literal["piecewise", "standard"]
 
 
 class Encoder:
-    """Rows → [n, width] float32, fitted on training rows alone.
+    """Rows → [n, width] float32, fitted on training rows only.
 
-    A category is a column for each value seen in training; one that was not is a row of zeros. A number x is
-    standardised; "piecewise" adds, for each piece [a, b] that a decision tree on the labels cuts its range into, how
-    far x has come through it, clip((x − a)/(b − a), 0, 1).
+    Categories are one-hot encoded; a value not seen in training becomes zeros. A number x is standardised; "piecewise"
+    adds a column clip((x − a)/(b − a), 0, 1) for each piece [a, b]. A decision tree on the labels splits the range of x
+    into pieces.
 
     Args:
         encoding: "piecewise" or "standard".
@@ -33,7 +33,7 @@ class Encoder:
         self.encoding = encoding
 
     def fit(self, X: Any, y: NDArray[Any]) -> Encoder:
-        """Learn categories, means, spreads and pieces."""
+        """Learn categories, means, standard deviations and pieces."""
         self.parts = [self._learn(column, y) for column in columns_of(X)]
         self.width = sum(len(part[1]) + 1 if part[0] == "number" else len(part[1]) for part in self.parts)
         return self
@@ -43,7 +43,7 @@ class Encoder:
             return "category", np.unique(column.astype(str))
         values = column.astype(np.float64)
         spread = float(values.std())
-        if spread <= 1e-12 * float(np.abs(values).max()):  # a constant, but for rounding
+        if spread <= 1e-12 * float(np.abs(values).max()):  # constant up to rounding
             spread = 1.0
         pieces: list[tuple[float, float]] = []
         if self.encoding == "piecewise" and len(values) > 1:
@@ -55,7 +55,7 @@ class Encoder:
         return "number", pieces, float(values.mean()), spread
 
     def transform(self, X: Any) -> NDArray[np.float32]:
-        """[n, width]."""
+        """Encode rows, [n, width]."""
         blocks: list[NDArray[Any]] = []
         for part, column in zip(self.parts, columns_of(X), strict=True):
             if part[0] == "category":
@@ -69,7 +69,7 @@ class Encoder:
 
 
 class Codes:
-    """Rows → [n, d] float64 for trees: numbers as they are, categories as whole numbers, an unknown one as missing."""
+    """Rows → [n, d] float64 for trees: numbers unchanged, categories as integer codes, unknown categories as NaN."""
 
     def fit(self, X: Any) -> Codes:
         """Learn the categories."""
@@ -79,11 +79,11 @@ class Codes:
 
     @property
     def categorical(self) -> list[int]:
-        """The columns that are categories."""
+        """Indices of the categorical columns."""
         return [index for index, known in enumerate(self.categories) if known is not None]
 
     def transform(self, X: Any) -> NDArray[np.float64]:
-        """[n, d]."""
+        """Encode rows, [n, d]."""
         blocks = []
         for known, column in zip(self.categories, columns_of(X), strict=True):
             if known is None:
@@ -96,9 +96,9 @@ class Codes:
 
 
 def columns_of(X: Any) -> list[NDArray[Any]]:
-    """The columns of a DataFrame or of an array [n, d], numbers as numbers and everything else as objects."""
+    """The columns of a DataFrame or of an array [n, d]; categorical columns have dtype object."""
     if not hasattr(X, "columns"):
         return list(np.asarray(X).T)
     columns = [X.iloc[:, index] for index in range(X.shape[1])]
-    # A category may be written as a number: it is none.
+    # Categories may be numbers; they are not treated as numeric.
     return [np.asarray(c, dtype=object) if str(c.dtype) == "category" else np.asarray(c) for c in columns]

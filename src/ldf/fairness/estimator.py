@@ -1,4 +1,4 @@
-"""What both fair classifiers share: reading the user's data, the repair, predictions and the report."""
+"""Base class of the fair classifiers: input validation, repair, prediction and report."""
 
 from __future__ import annotations
 
@@ -33,46 +33,46 @@ from .rates import Floats, Ints, Rates, canonical
 from .report import Report, curve, report
 
 MANY = 100_000
-"""Rows from which the rates of training rows are trusted: below, out-of-fold rates drive the multipliers."""
+"""From this many rows on, multipliers are updated by the rates of training rows; below, by out-of-fold rates."""
 FOLDS = 5
 CONTINUOUS = 20
-"""A numeric attribute with more different values than this is taken for a continuous one."""
+"""A numeric attribute with more distinct values than this counts as continuous."""
 FEW = 30
-"""A group with fewer rows than this has a rate that says little."""
+"""A rate estimated from fewer rows than this triggers a warning."""
 
 SPEED = 0.7
-"""Of the automatic dual: an update moves the multipliers by this share of what the closed form expects a gap of the
-observed size to be worth."""
+"""Step size of dual="auto", as a fraction of the change in the multipliers that would close the observed gap according
+to the closed form."""
 
 Repair = Literal["plug-in", "thresholds"]
 
 
 class Given(NamedTuple):
-    """What `fit` was given, checked."""
+    """Validated arguments of `fit`."""
 
     X: Any
     labels: Ints
     groups: Ints
-    """The number of each row's group; all 0 where no groups were given."""
+    """Index of each row's group; all 0 if no groups were passed."""
     cells: Ints
     weights: Floats
 
 
 class Forecast(NamedTuple):
-    """What a fitted model says of rows: P(y = 1) and, where the repair needs them, the chances of groups."""
+    """Predictions of a fitted model: P(y = 1) and, if the repair needs them, the group probabilities."""
 
     positive: Floats
     of_groups: Floats | None
     free: Floats | None = None
-    """P(y = 1) of a model that nothing constrains, where there is one."""
+    """P(y = 1) of an unconstrained model, if one was trained."""
 
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Training rows as judged by the models that did not see them: for reports, repairs and dual rules.
+    """Out-of-fold predictions for the training rows, with labels and groups: for reports, repairs and dual rules.
 
-    They are kept in memory only. A pickle leaves them out, for it may go where the labels and groups of people must
-    not: unpickled, they are None. A copy of the classifier shares them.
+    They are kept in memory only. Labels and groups are personal data, so a pickle omits them: after unpickling they are
+    None. A copy of the classifier shares them.
     """
 
     forecast: Forecast
@@ -88,7 +88,7 @@ class TrainingRows:
 
 
 class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # sklearn has no types
-    """Base of `FairClassifier` and `FairBoostingClassifier`; see there."""
+    """Base class of `FairClassifier` and `FairBoostingClassifier`."""
 
     constraint: str
     slack: float
@@ -102,44 +102,44 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
     rates_: Rates
     rule_: Rule | None
     scouts_: list[Any]
-    """What tells groups apart; empty where nothing asked for it."""
+    """Models of the group probabilities; empty if they are not needed."""
     held_out_: bool
     rows_: TrainingRows | None
     """None after unpickling."""
     ascent_: tuple[float, Ascent] | None
-    """With dual="auto": the slack that was trained for, and the rule that was found for it."""
+    """With dual="auto": the slack used in training, and the dual rule for it."""
 
-    # ------------------------------------------------------------- what a kind of model says of itself
+    # ------------------------------------------------------------- implemented by subclasses
 
     @abstractmethod
     def _train(self, given: Given, folds: int | None, seed: int) -> tuple[Forecast, Ints]:
-        """Train, and return what is said of rows that were not trained on, and which rows these are."""
+        """Train, and return the predictions for the held-out rows and the indices of these rows."""
 
     @abstractmethod
     def _forecast(self, X: Any, groups: Ints | None, chances: bool) -> Forecast:
-        """What the trained model says of new rows; the chances of groups only where asked for."""
+        """Predictions for new rows; group probabilities only if `chances`."""
 
     @property
     def _attribute_needed(self) -> bool:
-        """Whether a prediction needs the group."""
+        """Whether prediction requires the group."""
         return self.repair == "thresholds"
 
     @property
     def _told_groups(self) -> bool:
-        """Whether the model itself is told the group, and can move each group's boundary by itself."""
+        """Whether the group is an input of the model, which can then shift the decision boundary of each group."""
         return False
 
     # ------------------------------------------------------------- fit
 
     def fit(self, X: Any, y: Any, sensitive_features: Any = None, sample_weight: Any = None) -> FairEstimator:
-        """Train on rows X with labels y, keeping the rates of the groups in `sensitive_features` together.
+        """Train on rows X with labels y so that the groups in `sensitive_features` have equal rates.
 
         Args:
             X: [n, d], a DataFrame (numbers and categories) or an array of numbers.
-            y: [n], two classes; the second in order is the positive decision.
-            sensitive_features: [n], the group of each row, text or whole numbers; several columns make a group of each
-                combination. Needed unless dual=None and repair=None.
-            sample_weight: [n], how much each row's loss counts; rates count each row once.
+            y: [n], two classes; the second in sorted order is the positive class.
+            sensitive_features: [n], the group of each row, strings or integers; with several columns, each combination
+                is a group. Required unless dual=None and repair=None.
+            sample_weight: [n], weights of the rows in the loss; rates count each row once.
         """
         given = self._read(X, y, sensitive_features, sample_weight)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -150,9 +150,9 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
         elif self.folds is None or (isinstance(self.folds, int | np.integer) and 2 <= self.folds <= rows):
             folds = int(self.folds) if self.folds is not None else None
         else:
-            raise ValueError(f"folds must be 'auto', None or a number from 2 to the {rows} rows, got {self.folds!r}")
+            raise ValueError(f"folds must be 'auto', None or an integer from 2 to {rows} rows, got {self.folds!r}")
         if folds is not None:
-            # Not so many that a label or a rate has fewer rows than there are folds.
+            # Reduced if a label or a rate has fewer rows than folds.
             cells = given.cells[given.cells >= 0] if self._forced else given.labels
             folds = max(2, min(folds, int(np.bincount(given.labels).min()), int(np.bincount(cells).min())))
         self.ascent_ = None
@@ -162,30 +162,29 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
         return self
 
     def _repaired(self, rows: TrainingRows) -> Rule:
-        """The thresholds that bring the gaps of held-out rows within the slack."""
+        """Thresholds for which the gaps on the held-out rows are within the slack."""
         chances = self._chances(rows.forecast, rows.groups)
         return solve(self.rates_, rows.forecast.positive, chances, rows.cells, self.slack)
 
     def _training_rows(self, what: str, remedy: str) -> TrainingRows:
-        """The rows, or an error that says why they are not there."""
+        """The training rows; raises ValueError if they were lost in pickling."""
         if self.rows_ is None:
             raise ValueError(
-                f"{what} needs the training rows, and a pickle of a {type(self).__name__} leaves them out: {remedy}"
+                f"{what} needs the training rows, which a pickled {type(self).__name__} does not contain: {remedy}"
             )
         return self.rows_
 
     def with_repair(self, repair: Repair | None, slack: float | None = None) -> Self:
-        """The same trained model with another repair, or none, for the same or another slack; nothing is trained again.
+        """A copy of the fitted model with another repair (or None) and slack, without retraining.
 
-        Needs what the repair needs: "plug-in" a model that learned the chances of groups (fitted with dual="auto" or
-        repair="plug-in"), "thresholds" one that was fitted with groups; both need the training rows, which an unpickled
-        model no longer has.
+        "plug-in" needs a model of the group probabilities (fitted with dual="auto" or repair="plug-in"); "thresholds"
+        needs a model fitted with groups. Both need the training rows, which an unpickled model does not have.
         """
         check_is_fitted(self)
         if repair not in (None, "plug-in", "thresholds"):
             raise ValueError(f"repair must be None, 'plug-in' or 'thresholds', got {repair!r}")
         if repair is not None and len(self.groups_) < 2:
-            raise ValueError(f"repair={repair!r} needs a model that was fitted with sensitive_features")
+            raise ValueError(f"repair={repair!r} needs a model fitted with sensitive_features")
         if repair == "plug-in" and not self.scouts_:
             raise ValueError("repair='plug-in' needs a model fitted with dual='auto' or repair='plug-in'")
         other = copy.copy(self)
@@ -196,13 +195,13 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
         if repair is None:
             other.rule_ = None
         elif self.rows_ is not None or not same:
-            rows = self._training_rows("another repair", "choose it before pickling, or fit again")
+            rows = self._training_rows("another repair", "set it before pickling, or fit again")
             other.rule_ = other._repaired(rows)
         return other
 
     @property
     def _forced(self) -> bool:
-        """Whether anything is constrained at all."""
+        """Whether any constraint or repair is applied."""
         return self.dual is not None or self.repair is not None
 
     def _check_slack(self) -> None:
@@ -210,7 +209,7 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
             raise ValueError(f"slack must be a number ≥ 0, got {self.slack!r}")
 
     def _rule(self, given: Given, held: Ints, free: Floats | None, of_groups: Floats | None) -> Dual | None:
-        """The rule to train by: the user's, or the closed form's for what a scout said of held-out rows."""
+        """Dual rule for training: the user's, or the closed-form rule from unconstrained held-out predictions."""
         if self.dual != "auto":
             rule: Dual | None = self.dual
             return rule
@@ -223,18 +222,18 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
         return self.ascent_[1]
 
     def _automatic(self, free: Floats, of_groups: Floats, groups: Ints, cells: Ints, slack: float) -> Ascent:
-        """Dual ascent from the closed form, as `automatic` has it, with what the model is told of groups."""
+        """The rule of `automatic`; group probabilities are exact if the model receives the group as input."""
         told = np.eye(len(self.groups_))[groups] if self._told_groups else of_groups
         return automatic(self.rates_, free, told, cells, float(slack), self._speed(len(cells)))
 
     def _law(self, rule: Dual | None) -> list[Constraint]:
-        """The constraint on rates; on ν = |σ| where multipliers are fixed, as in the paper's M_C."""
+        """The constraint on the rates; on ν = |σ| if the multipliers are fixed, as in the paper's M_C."""
         if rule is None:
             return []
         return [self.rates_.law(float(self.slack), "satisfiability" if rule.moves else "violation")]
 
     def _speed(self, rows: int) -> float:
-        """How much of a gap one update of the multipliers is to close."""
+        """Fraction of a gap that one update of the multipliers should close."""
         return SPEED
 
     def _read(self, X: Any, y: Any, sensitive_features: Any, sample_weight: Any) -> Given:
@@ -251,7 +250,7 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
         self.classes_, labels = _two_classes(y, len(X))
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weights.sum() > 0:
-            raise ValueError("sample_weight is zero everywhere")
+            raise ValueError("sample_weight must not be zero for all rows")
         self.groups_, groups = self._read_members(sensitive_features, len(labels))
         self.rates_ = Rates(constraint, tuple(str(group) for group in self.groups_))
         cells = self.rates_.cells(groups, labels)
@@ -260,34 +259,34 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
         return Given(X, labels, groups, cells, weights)
 
     def _read_members(self, sensitive_features: Any, rows: int) -> tuple[NDArray[Any], Ints]:
-        """The groups in order, and the number of each row's; one group of all where none are given or needed."""
+        """The sorted groups, and the index of each row's group; one group "all" if no groups are passed."""
         if sensitive_features is None:
             if self._forced or self._attribute_needed:
                 raise ValueError(
-                    f"{type(self).__name__}.fit needs sensitive_features, the group of each row, unless dual=None and "
+                    f"{type(self).__name__}.fit needs sensitive_features (the group of each row) unless dual=None and "
                     "repair=None"
                 )
             return np.array(["all"]), np.zeros(rows, dtype=np.int64)
         names, groups = np.unique(read_groups(sensitive_features, rows), return_inverse=True)
         if len(names) < 2 and self._forced:
-            raise ValueError(f"sensitive_features has one group only, {str(names[0])!r}: there is nothing to compare")
+            raise ValueError(f"sensitive_features has only one group, {str(names[0])!r}; at least two are needed")
         return names, groups.astype(np.int64)
 
     def _check_cells(self, cells: Ints) -> None:
-        """Refuse rates of a row or none, and warn of those of few."""
+        """Raise if a rate has fewer than 2 rows, and warn if it has fewer than `FEW`."""
         counts = np.bincount(cells[cells >= 0], minlength=self.rates_.count)
         for name, count in zip(self._cell_names(), counts, strict=True):
             if count < 2:
-                raise ValueError(f"group {name} has {count} rows to train on: its rate means nothing; at least 2")
+                raise ValueError(f"group {name} has {count} training rows; at least 2 are needed for its rate")
             if count < FEW:
-                warnings.warn(f"the rate of group {name} rests on {count} rows only", UserWarning, stacklevel=4)
+                warnings.warn(f"the rate of group {name} is based on only {count} rows", UserWarning, stacklevel=4)
 
     def _cell_names(self) -> list[str]:
         rates = self.rates_
         return [f"{group!r}" + (f" with {e}" if e != "all" else "") for e in rates.events for group in rates.groups]
 
     def _check_rows(self, X: Any, reset: bool) -> Any:
-        """A DataFrame as it is, checked column by column, or an array of numbers."""
+        """Validate X: a DataFrame column by column, anything else as a numeric array."""
         if hasattr(X, "columns") and hasattr(X, "iloc"):
             _check_feature_names(self, X, reset=reset)
             _check_n_features(self, X, reset=reset)
@@ -299,8 +298,8 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
                 if bad.any():
                     what = "NaN or infinity" if numbers else "a missing value"
                     raise ValueError(
-                        f"X: column {name!r} has {what}, first in row {int(bad.argmax())}; fill it, with "
-                        "sklearn.impute.SimpleImputer for example"
+                        f"X: column {name!r} has {what}, first in row {int(bad.argmax())}; impute it, for example with "
+                        "sklearn.impute.SimpleImputer"
                     )
             return X
         return validate_data(self, X, reset=reset, dtype="numeric")
@@ -308,7 +307,7 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
     # ------------------------------------------------------------- predict
 
     def _chances(self, forecast: Forecast, groups: Ints | None) -> Floats:
-        """q of the rows: from the groups themselves where predictions have them, else from what was learned of them."""
+        """q of the rows: from the groups themselves if they are available, else from the predicted probabilities."""
         if self._attribute_needed:
             assert groups is not None
             of_groups = np.eye(len(self.groups_))[groups]
@@ -318,15 +317,14 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
         return self.rates_.chances(of_groups, forecast.positive)
 
     def predict_proba(self, X: Any, sensitive_features: Any = None) -> Floats:
-        """[n, 2]: the probabilities of both classes.
+        """Probabilities of both classes, [n, 2].
 
-        After a repair, p is moved by as much as the row's threshold was, p ← clip(p − (threshold − ½), 0, 1), so that
-        the decision is still p > ½.
+        With a repair, p is shifted like the row's threshold, p ← clip(p − (threshold − ½), 0, 1), so that the decision
+        is still p > ½.
 
         Args:
             X: rows as in `fit`.
-            sensitive_features: the groups, where predictions need them: repair="thresholds", estimators="heads" or
-                "separate".
+            sensitive_features: the groups; required with repair="thresholds" and with estimators="heads" or "separate".
         """
         check_is_fitted(self)
         X = self._check_rows(X, reset=False)
@@ -335,7 +333,7 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
         return _two(self._decide(forecast, groups))
 
     def _decide(self, forecast: Forecast, groups: Ints | None) -> Floats:
-        """P(y = 1), moved by the repair."""
+        """P(y = 1), shifted by the repair."""
         if self.rule_ is None:
             return forecast.positive
         moved = forecast.positive - (self.rule_.threshold(self._chances(forecast, groups)) - 0.5)
@@ -344,18 +342,18 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
     def _known(self, sensitive_features: Any, rows: int) -> Ints:
         if sensitive_features is None:
             raise ValueError(
-                f"this {type(self).__name__} decides with the sensitive attribute: give predict its sensitive_features"
+                f"this {type(self).__name__} needs the group to predict: pass sensitive_features to predict"
             )
         names = read_groups(sensitive_features, rows, fitting=False)
         numbers, unseen = self._numbers(names)
         if unseen.size:
             raise ValueError(
-                f"group {str(unseen[0])!r} was not seen in training; known are {', '.join(map(str, self.groups_))}"
+                f"group {str(unseen[0])!r} was not seen in training; known groups: {', '.join(map(str, self.groups_))}"
             )
         return numbers
 
     def _numbers(self, names: NDArray[Any]) -> tuple[Ints, NDArray[Any]]:
-        """The number of each name, and the names that have none."""
+        """The index of each group name, and the unknown names."""
         known = self.groups_
         if known.dtype.kind in "US":
             names = names.astype(str)
@@ -365,12 +363,12 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
         return place.astype(np.int64), np.unique(names[known[place] != names])
 
     def predict(self, X: Any, sensitive_features: Any = None) -> NDArray[Any]:
-        """[n]: the decisions."""
+        """Predicted classes, [n]."""
         decided = self.predict_proba(X, sensitive_features)[:, 1] > 0.5
         return np.asarray(self.classes_[decided.astype(int)])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, sensitive_features: Any = None) -> float:
-        """Accuracy."""
+        """Accuracy on the given rows."""
         right = self.predict(X, sensitive_features) == column_or_1d(y)
         return float(np.average(right, weights=sample_weight))
 
@@ -379,25 +377,24 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
     def report(
         self, X: Any = None, y: Any = None, sensitive_features: Any = None, *, level: float = 0.95, curve: bool = True
     ) -> Report:
-        """How accurate and how fair: with intervals, by group, and what every slack ε would cost.
+        """Accuracy and rate gaps by group, with confidence intervals, and the trade-off between accuracy and slack ε.
 
         Args:
-            X, y, sensitive_features: rows to look at, best such as were not trained on. Left out, the training rows,
-                each as predicted by the model that had not seen it (by the model itself with folds=None); an unpickled
-                model no longer has them.
-            level: of the intervals.
-            curve: draw the whole trade-off too, where the chances of groups were learned and the training rows, which
-                it is drawn from, are still there.
+            X, y, sensitive_features: rows to evaluate on, preferably held out. By default the training rows, each
+                predicted by the model of the fold that held it out (with folds=None, by the model itself); an
+                unpickled model does not have them.
+            level: confidence level of the intervals.
+            curve: also compute the trade-off curve. It needs a model of the group probabilities and the training rows.
         """
         check_is_fitted(self)
         trade = self._curve() if curve else ()
         if X is None and y is None and sensitive_features is None:
-            rows = self._training_rows("report() without rows", "give it X, y and sensitive_features")
+            rows = self._training_rows("report() without rows", "pass X, y and sensitive_features")
             decided = self._decide(rows.forecast, rows.groups) > 0.5
             source = "held-out training rows" if self.held_out_ else "training rows"
             return report(self.rates_, decided, rows.labels, rows.groups, level, source, trade, self.slack)
         if X is None or y is None or sensitive_features is None:
-            raise ValueError("report needs X, y and sensitive_features together, or none of them")
+            raise ValueError("report needs all of X, y and sensitive_features, or none of them")
         _refuse_missing("y", y)
         names = read_groups(sensitive_features, len(column_or_1d(y)), fitting=False)
         if len(X) != len(names):
@@ -406,13 +403,13 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
         labels = np.asarray(column_or_1d(y) == self.classes_[1]).astype(np.int64)
         strange = set(np.unique(column_or_1d(y)).tolist()) - set(self.classes_.tolist())
         if strange:
-            raise ValueError(f"y has the class {min(strange, key=str)!r}, which is not among {self.classes_.tolist()}")
+            raise ValueError(f"y has the unknown class {min(strange, key=str)!r}; expected {self.classes_.tolist()}")
         rates = self.rates_
         groups, unseen = self._numbers(names)
         if unseen.size or len(self.groups_) < 2:
             if len(self.groups_) > 1:
                 warnings.warn(
-                    f"group {str(unseen[0])!r} was not seen in training: nothing holds its rate",
+                    f"group {str(unseen[0])!r} was not seen in training: its rate is not constrained",
                     UserWarning,
                     stacklevel=2,
                 )
@@ -431,16 +428,16 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
         return curve(self.rates_, free.positive, self._chances(free, rows.groups), rows.cells, rows.labels)
 
     def _unconstrained(self, forecast: Forecast) -> Forecast | None:
-        """What is said of held-out rows where nothing is constrained."""
+        """Unconstrained predictions for the held-out rows, if there are any."""
         if self.dual is None:
             return forecast
         return forecast._replace(positive=forecast.free) if forecast.free is not None else None
 
     def dual_rule(self, slack: float | None = None) -> Ascent:
-        """The dual rule that the closed form gives for a slack, by default the model's: for a fit that need not scout.
+        """The closed-form dual rule for a slack (default: the model's), to pass as `dual` to another fit.
 
-        Needs a model fitted with dual="auto", or with dual=None and repair="plug-in". An unpickled model knows the rule
-        that it was trained by, and no other.
+        A fit with this rule skips the unconstrained fit of dual="auto". Needs a model fitted with dual="auto", or with
+        dual=None and repair="plug-in". An unpickled model has only the rule that it was trained with.
         """
         check_is_fitted(self)
         slack = self.slack if slack is None else slack
@@ -448,7 +445,7 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
             return self.ascent_[1]
         if not self.scouts_ or self.dual not in (None, "auto"):
             raise ValueError("dual_rule needs a model fitted with dual='auto', or with dual=None and repair='plug-in'")
-        rows = self._training_rows(f"the dual rule for slack={slack:g}", "ask before pickling, or fit again")
+        rows = self._training_rows(f"the dual rule for slack={slack:g}", "get it before pickling, or fit again")
         free = self._unconstrained(rows.forecast)
         assert free is not None
         assert free.of_groups is not None
@@ -463,12 +460,12 @@ class FairEstimator(ClassifierMixin, BaseEstimator, ABC):  # type: ignore[misc] 
 def automatic(
     rates: Rates, positive: Floats, of_groups: Floats, cells: Ints, slack: float, speed: float = SPEED
 ) -> Ascent:
-    """Dual ascent from the closed form's multipliers, with a step that suits how much they move the gaps.
+    """Dual ascent from the closed-form multipliers, with a step size scaled to their effect on the gaps.
 
     Args:
-        positive, of_groups: [n] P(y = 1 | x) and [n, G or 2G] the chances of groups, of rows not trained on.
-        cells: [n], of the same rows.
-        speed: how much of a gap one update is to close.
+        positive, of_groups: [n] P(y = 1 | x) and [n, G or 2G] group probabilities, predicted for held-out rows.
+        cells: [n] the cell of each of these rows.
+        speed: fraction of a gap that one update should close.
     """
     chances = rates.chances(of_groups, positive)
     initial = 2 * solve(rates, positive, chances, cells, slack).multipliers
@@ -479,7 +476,7 @@ def automatic(
 
 
 def _two_classes(y: Any, rows: int) -> tuple[NDArray[Any], Ints]:
-    """Both classes in order, and the number of each row's."""
+    """Both classes in sorted order, and the class index of each row."""
     y = column_or_1d(y, warn=True)
     check_classification_targets(y)
     if len(y) != rows:
@@ -491,19 +488,19 @@ def _two_classes(y: Any, rows: int) -> tuple[NDArray[Any], Ints]:
             "classes"
         )
     if len(classes) < 2:
-        raise ValueError(f"y has one class only, {str(classes[0])!r}: a classifier needs two")
+        raise ValueError(f"y has only one class, {str(classes[0])!r}; two are needed")
     return classes, labels.astype(np.int64)
 
 
 def held_out(rows: int, folds: int | None, seed: int) -> list[Tensor]:
-    """The rows that each model is asked about: those of its fold, or all."""
+    """The rows that each model predicts: its held-out fold, or all rows without folds."""
     if folds is None:
         return [torch.arange(rows)]
     return [fold_rows(rows, folds, fold, seed) for fold in range(folds)]
 
 
 def read_groups(sensitive_features: Any, rows: int, fitting: bool = True) -> NDArray[Any]:
-    """[n] names of groups, text or whole numbers; the columns of several attributes joined."""
+    """[n] group names, strings or integers; several columns are joined into one name."""
     _refuse_missing("sensitive_features", sensitive_features)
     values = _as_array(sensitive_features)
     if values.ndim == 2 and values.shape[1] > 1:
@@ -511,7 +508,9 @@ def read_groups(sensitive_features: Any, rows: int, fitting: bool = True) -> NDA
     elif values.ndim == 2:
         values = values[:, 0]
     if values.ndim != 1 or len(values) != rows:
-        raise ValueError(f"sensitive_features must have a group for each of the {rows} rows, got {list(values.shape)}")
+        raise ValueError(
+            f"sensitive_features must have one group per row ({rows} rows), got shape {list(values.shape)}"
+        )
     if values.dtype.kind == "O":
         numbers = all(isinstance(value, int | float | np.number | np.bool_) for value in values)
         values = np.array(values.tolist()) if numbers else values.astype(str)
@@ -522,14 +521,14 @@ def read_groups(sensitive_features: Any, rows: int, fitting: bool = True) -> NDA
         fractional = values.dtype.kind == "f" and not np.array_equal(different, np.round(different))
         if len(different) > CONTINUOUS or (fractional and len(different) > 2):
             raise ValueError(
-                f"sensitive_features looks continuous: {len(different)} different numbers from {different[0]:g} to "
-                f"{different[-1]:g}; cut it into groups first, with pandas.cut for example"
+                f"sensitive_features looks continuous: {len(different)} distinct values from {different[0]:g} to "
+                f"{different[-1]:g}; bin it into groups first, for example with pandas.cut"
             )
     return values
 
 
 def _refuse_missing(what: str, values: Any) -> None:
-    """Name the first row without a value."""
+    """Raise if values are missing, naming the first such row."""
     missing = _missing_in(_as_array(values))
     if missing.any():
         row = int(np.argwhere(missing)[0][0])
@@ -537,12 +536,12 @@ def _refuse_missing(what: str, values: Any) -> None:
 
 
 def _as_array(values: Any) -> NDArray[Any]:
-    """As it is; of a list objects, for numpy would make words of what is missing between words."""
+    """As an array; lists become object arrays, because numpy would turn None and NaN among strings into strings."""
     return np.array(values, dtype=object) if isinstance(values, list | tuple) else np.asarray(values)
 
 
 def _missing_in(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where an array has nothing."""
+    """Mask of the missing values of an array."""
     if array.dtype.kind == "f":
         return np.asarray(np.isnan(array))
     if array.dtype.kind == "O" and array.size:
@@ -551,7 +550,7 @@ def _missing_in(array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _missing(value: Any) -> bool:
-    """None, NaN, and what pandas has for them."""
+    """Whether a value is None, NaN, or pandas' NA or NaT."""
     return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 

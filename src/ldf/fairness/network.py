@@ -1,4 +1,4 @@
-"""A network whose positive rates are held together across groups: `FairClassifier`."""
+"""A neural network with equal positive rates across groups: `FairClassifier`."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from .rates import Floats, Ints, sigmoid
 Estimators = Literal["shared", "heads", "separate"]
 
 STEPS = 40
-"""In an epoch, for the multipliers to move at full speed."""
+"""Steps per epoch from which the multipliers are updated at full speed."""
 
 
 class Decider(nn.Module):
-    """Logits [n, k] of decisions; the first column decides.
+    """Logits [n, k] of the decisions; the first column decides.
 
     Args:
-        width: of the inputs.
+        width: number of inputs.
         hidden: units of the hidden layers.
-        estimators: "shared": one network, k = 1. "heads": a trunk for all and an output for each group, k = 1.
-            "separate": a network M_i for each group i beside M for all, k = 2: the group's own, then M.
-        groups: how many there are.
+        estimators: "shared": one network, k = 1. "heads": a shared trunk and one output per group, k = 1.
+            "separate": a network M for all and a network M_i for each group i, k = 2: M_i first, then M.
+        groups: number of groups.
+        dropout: dropout rate of the hidden layers.
     """
 
     def __init__(self, width: int, hidden: Sequence[int], estimators: Estimators, groups: int, dropout: float) -> None:
@@ -58,9 +59,9 @@ class Decider(nn.Module):
 
 
 class Scout(nn.Module):
-    """What the closed form asks for: the logit of y, and of every group (given each label, where rates are).
+    """The unconstrained network of the closed form: the logit of y, and the logits of the groups.
 
-    [n, 1 + G], or [n, 1 + 2G].
+    [n, 1 + G], or [n, 1 + 2G] if the group probabilities are conditioned on the label.
     """
 
     def __init__(self, width: int, hidden: Sequence[int], outputs: int, dropout: float) -> None:
@@ -74,7 +75,7 @@ class Scout(nn.Module):
 
 
 def perceptron(width: int, hidden: Sequence[int], outputs: int, dropout: float = 0.0) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
+    """Multi-layer perceptron: linear layers with ReLU and dropout between them."""
     layers: list[nn.Module] = []
     for before, after in itertools.pairwise([width, *hidden]):
         layers += [nn.Linear(before, after), nn.ReLU()]
@@ -84,14 +85,14 @@ def perceptron(width: int, hidden: Sequence[int], outputs: int, dropout: float =
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Σ over the columns of the mean binary cross-entropy, weighted. targets: [n, 2], label and weight."""
+    """Weighted mean binary cross-entropy, summed over the columns. targets: [n, 2], label and weight."""
     label, weight = targets[:, :1], targets[:, 1:2]
     losses = nn.functional.binary_cross_entropy_with_logits(logits, label.expand_as(logits), reduction="none")
     return (losses * weight).sum(1).mean()
 
 
 def scouting(groups: int, halves: bool) -> Callable[[Tensor, Tensor], Tensor]:
-    """The loss of a `Scout`: cross-entropy of y, plus that of the group (given y). targets: label, weight, group."""
+    """Loss of a `Scout`: cross-entropy of y plus that of the group (given y). targets: label, weight, group."""
 
     def loss(logits: Tensor, targets: Tensor) -> Tensor:
         label, weight, group = targets[:, 0], targets[:, 1], targets[:, 2].long()
@@ -105,38 +106,38 @@ def scouting(groups: int, halves: bool) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 class FairClassifier(FairEstimator):
-    """A network for yes-or-no decisions whose rates are kept together across groups by Lagrangian duality.
+    """Neural network for binary classification with equal rates across groups, trained by Lagrangian duality.
 
-    It minimises cross-entropy + Σ μ σ, where σ is the difference of two groups' rates; the multipliers μ start where
-    the closed form puts them and ascend by exact, signed 0/1 rates on rows that the network was not trained on. The
-    groups are needed to train, and not to predict, unless said otherwise.
+    It minimises cross-entropy + Σ μ σ, where σ is the difference of two groups' rates. The multipliers μ start at their
+    closed-form values and are updated by dual ascent on the signed 0/1 rate gaps of held-out rows. Groups are required
+    for training but not for prediction, except with the options marked below.
 
     Args:
-        constraint: "demographic parity" (positive rates), "equal opportunity" (of rows with positive labels) or
-            "equalised odds" (of rows with each label).
-        slack: ε ≥ 0, the largest difference of rates that is allowed.
-        dual: "auto", the rule above, without a step to tune; an `ldf.Ascent` or another rule with steps of its own;
-            `ldf.Fixed(1.0)` for the paper's M_C, on expected rates and ν = |σ|; None for M, which nothing constrains.
-        estimators: "shared": one network. "heads": a shared trunk with an output for each group. "separate": the
-            paper's M, M₀, M₁, where each group is decided by its own network. The last two need sensitive_features to
-            predict.
-        repair: after training, on held-out rows: "plug-in" moves each row's threshold by what its features say of its
-            group, "thresholds" gives each group a threshold of its own and **needs sensitive_features to predict**.
+        constraint: "demographic parity" (positive rates), "equal opportunity" (positive rates among rows with a
+            positive label) or "equalised odds" (positive rates among rows with each label).
+        slack: ε ≥ 0, the largest allowed difference of two rates.
+        dual: "auto", the rule above, with no step size to tune; an `ldf.Ascent` or another dual rule with its own step
+            size; `ldf.Fixed(1.0)` for the paper's M_C, on expected rates and ν = |σ|; None for the unconstrained M.
+        estimators: "shared": one network. "heads": a shared trunk with one output per group. "separate": the paper's
+            M, M₀, M₁, with a separate network for each group. "heads" and "separate" **require sensitive_features to
+            predict**.
+        repair: post-processing on held-out rows: "plug-in" shifts the threshold of each row by its predicted group
+            probabilities; "thresholds" uses one threshold per group and **requires sensitive_features to predict**.
         hidden: units of the hidden layers.
-        encoding: of the features: "piecewise" (see `Encoder`) or "standard".
-        epochs, batch_size, lr, weight_decay, dropout: of AdamW with a cosine schedule; batch_size="auto" is a 64th of
-            the rows, from 32 to 512.
-        folds: K networks, each trained without one K-th of the rows, whose mean decides; multipliers ascend by rates
-            that are out-of-fold. "auto" is 5 below 100,000 rows, where rates of training rows deceive, else None: one
-            network, and rates of its training rows.
+        encoding: feature encoding, "piecewise" (see `Encoder`) or "standard".
+        epochs, batch_size, lr, weight_decay, dropout: settings of AdamW with a cosine schedule; batch_size="auto" is
+            1/64 of the rows, between 32 and 512.
+        folds: K networks, each trained without one of K folds; predictions average them, and the multipliers are
+            updated by out-of-fold rates. "auto" is 5 below 100,000 rows, where the rates of training rows are biased,
+            else None: one network, with the rates of its training rows.
         random_state: seed of weights, folds and batches.
-        checkpoint: a folder; a training run that was killed goes on from there.
-        progress: True or False; by default on a terminal only.
+        checkpoint: folder of checkpoints; an interrupted training resumes from it.
+        progress: whether to show progress; by default only on a terminal.
 
     Attributes:
-        classes_, groups_: the labels and groups, in order.
-        fits_: what the core's `fit_many` returned: models, histories, multipliers; without the folds' rows.
-        multipliers_: μ of every comparison in `rates_.pairs`, as they ended.
+        classes_, groups_: the classes and groups, in sorted order.
+        fits_: results of `fit_many`: models, histories and multipliers, without the rows of the folds.
+        multipliers_: final μ of every comparison in `rates_.pairs`.
 
     >>> from ldf.fairness.datasets import synthetic
     >>> data = synthetic(1000)
@@ -195,7 +196,7 @@ class FairClassifier(FairEstimator):
 
     @property
     def multipliers_(self) -> Floats:
-        """μ of every comparison, the mean over the networks; empty where nothing is constrained."""
+        """Final μ of every comparison, averaged over the networks; empty if nothing is constrained."""
         found = [np.concatenate([m.numpy() for m in fit.multipliers.values()] or [np.zeros(0)]) for fit in self.fits_]
         mean = np.mean(found, axis=0)
         half = len(self.rates_.pairs)
@@ -205,7 +206,7 @@ class FairClassifier(FairEstimator):
         if self.estimators not in ("shared", "heads", "separate"):
             raise ValueError(f"estimators must be 'shared', 'heads' or 'separate', got {self.estimators!r}")
         if self.estimators != "shared" and len(self.groups_) < 2:
-            raise ValueError(f"estimators={self.estimators!r} needs sensitive_features: one for each group")
+            raise ValueError(f"estimators={self.estimators!r} needs sensitive_features with at least two groups")
         self.encoder_ = Encoder(self.encoding).fit(given.X, given.labels)
         inputs = torch.from_numpy(self.encoder_.transform(given.X))
         group, cells = torch.from_numpy(given.groups), torch.from_numpy(given.cells)
@@ -237,7 +238,7 @@ class FairClassifier(FairEstimator):
             data, cross_entropy, self._law(rule), rule, folds, seed, "decider",
         )  # fmt: skip
         for fit in self.fits_:
-            fit.held_out = None  # a pickle must not grow with the training rows
+            fit.held_out = None  # keeps training rows out of pickles
         logits = [_predict(fit.model, inputs[own], group[own]) for fit, own in zip(self.fits_, held, strict=True)]
         positive = sigmoid(_assemble(logits, held)[:, 0])
         return Forecast(positive, of_groups, free), rows
@@ -253,7 +254,7 @@ class FairClassifier(FairEstimator):
         seed: int,
         name: str,
     ) -> list[Fit]:
-        """The core's loop, over all folds at once."""
+        """Train the networks of all folds with `fit_many`."""
         own = folds is not None and bool(constraints) and rule is not None and rule.moves
         return fit_many(
             factory,
@@ -277,11 +278,11 @@ class FairClassifier(FairEstimator):
         )
 
     def _batch(self, rows: int) -> int:
-        """Rows of a batch."""
+        """Batch size for this many rows."""
         return min(max(rows // 64, 32), 512) if self.batch_size == "auto" else self.batch_size
 
     def _speed(self, rows: int) -> float:
-        """In an epoch of few steps the weights cannot follow, and the multipliers must wait for them."""
+        """Slower with few steps per epoch, so that the weights can follow the multipliers."""
         return super()._speed(rows) * min(1.0, rows / self._batch(rows) / STEPS)
 
     def _optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
@@ -300,7 +301,7 @@ class FairClassifier(FairEstimator):
 
 
 def call(model: nn.Module, batch: Batch) -> Tensor:
-    """Logits of a batch."""
+    """Logits of a batch, [n, k]."""
     logits: Tensor = model(batch.inputs, batch.group)
     return logits
 
@@ -312,13 +313,13 @@ def _predict(model: nn.Module, inputs: Tensor, group: Tensor) -> Floats:
 
 
 def _assemble(parts: Sequence[Floats], held: Sequence[Tensor]) -> Floats:
-    """The predictions of all folds, in the order of the rows."""
+    """Predictions of all folds, in row order."""
     order = torch.cat(list(held)).argsort().numpy()
     return np.asarray(np.concatenate(parts)[order])
 
 
 def _softmax(logits: Floats, groups: int) -> Floats:
-    """P(group) of each block of G logits."""
+    """Softmax of each block of G logits, P(group)."""
     blocks = logits.reshape(len(logits), -1, groups)
     shifted = np.exp(blocks - blocks.max(2, keepdims=True))
     return np.asarray((shifted / shifted.sum(2, keepdims=True)).reshape(len(logits), -1))

@@ -1,8 +1,8 @@
-"""Rates that must be equal across groups: what is compared, the constraint, and how sure a measured gap is.
+"""Rates that must be equal across groups: the comparisons, the constraint, and confidence intervals of the gaps.
 
-A rate is the share of positive decisions in a cell: a group (demographic parity), a group's positive labels (equal
-opportunity), or a group's positive and its negative labels (equalised odds). Within an event, σ is the difference of
-every two groups' rates; for two groups and demographic parity it is the paper's
+A rate is the share of positive decisions in a cell: a group (demographic parity), a group's rows with positive label
+(equal opportunity), or a group's rows with positive and with negative label (equalised odds). Within an event, σ is the
+difference of the rates of each pair of groups; for two groups and demographic parity it is the paper's
 
     σ = E[ŷ | z = 1] − E[ŷ | z = 0],   DT = |σ| on 0/1 decisions.
 """
@@ -28,25 +28,25 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 NAME = "rate gap"
-"""Under which the constraint is found in multipliers and histories."""
+"""Name of the constraint in multipliers and histories."""
 
 EVENTS: dict[str, tuple[str, ...]] = {
     "demographic parity": ("all",),
     "equal opportunity": ("y = 1",),
     "equalised odds": ("y = 1", "y = 0"),
 }
-"""The events that rates are taken over, by constraint."""
+"""Events that the rates are conditioned on, by constraint."""
 
 SPELLINGS = {"equalized odds": "equalised odds", "true positive rate parity": "equal opportunity"}
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Which rates are compared.
+    """The rates that a constraint compares.
 
     Args:
         constraint: "demographic parity", "equal opportunity" or "equalised odds".
-        groups: their names, in order.
+        groups: names of the groups, in sorted order.
     """
 
     constraint: str
@@ -57,7 +57,7 @@ class Rates:
 
     @property
     def events(self) -> tuple[str, ...]:
-        """What each comparison is conditioned on."""
+        """Events that the comparisons are conditioned on."""
         return EVENTS[self.constraint]
 
     @property
@@ -69,7 +69,7 @@ class Rates:
 
     @property
     def count(self) -> int:
-        """The number of cells: events × groups."""
+        """Number of cells: events × groups."""
         return len(self.events) * len(self.groups)
 
     @property
@@ -89,7 +89,7 @@ class Rates:
         return torch.cat([sigma, -sigma])
 
     def cells(self, groups: Ints, labels: Ints) -> Ints:
-        """[n]: the cell of each row, −1 where its rate is in none."""
+        """The cell of each row, [n]; −1 if it belongs to none."""
         if self.constraint == "demographic parity":
             return groups
         negative = groups + len(self.groups) if self.constraint == "equalised odds" else np.full_like(groups, -1)
@@ -99,7 +99,7 @@ class Rates:
         """q, [n, cells]: P(cell | x).
 
         Args:
-            of_groups: [n, G] P(group | x), or [n, 2G] P(group | x, y = 0) beside P(group | x, y = 1).
+            of_groups: [n, G] P(group | x), or [n, 2G] P(group | x, y = 0) followed by P(group | x, y = 1).
             positive: [n] P(y = 1 | x).
         """
         if self.constraint == "demographic parity":
@@ -111,11 +111,11 @@ class Rates:
         return np.concatenate(parts, axis=1)
 
     def halves(self, of_groups: Floats) -> bool:
-        """Whether the chances of groups are given for each label."""
+        """Whether the group probabilities are conditioned on the label."""
         return bool(of_groups.shape[1] == 2 * len(self.groups))
 
     def rates(self, decisions: NDArray[Any], cells: Ints) -> Floats:
-        """[cells]: the share of positive decisions in each; NaN in one without rows."""
+        """Share of positive decisions in each cell, [cells]; NaN for a cell without rows."""
         inside = cells >= 0
         counts = np.bincount(cells[inside], minlength=self.count)
         sums = np.bincount(cells[inside], decisions[inside].astype(np.float64), minlength=self.count)
@@ -132,11 +132,11 @@ class Rates:
         degree: Literal["violation", "satisfiability"] = "satisfiability",
         name: str = NAME,
     ) -> Constraint:
-        """The constraint on logits [n, k], of which the first column decides, with a multiplier for every pair.
+        """The constraint on logits [n, k], whose first column decides, with one multiplier per pair.
 
-        The loss has the expected rates, of probabilities. On plain σ ("satisfiability") the multipliers ascend by the
-        exact rates, of 0/1 decisions: signed for σ = 0, and two of each pair for σ ≤ ε and −σ ≤ ε. On ν = |σ| they
-        ascend by the expected ones, as in the paper.
+        The loss uses expected rates, computed from probabilities. With "satisfiability" (plain σ) the multipliers are
+        updated by the exact rates of 0/1 decisions: one signed multiplier per pair for σ = 0, two per pair for σ ≤ ε
+        and −σ ≤ ε. With "violation" (ν = |σ|) they are updated by the expected rates, as in the paper.
         """
         if not (math.isfinite(slack) and slack >= 0):
             raise ValueError(f"slack must be a number ≥ 0, got {slack!r}")
@@ -152,31 +152,31 @@ class Rates:
         return inequality(name, expected, scope=scope, degree=degree, multiplier="column", slack=slack, exact=decided)
 
     def initial(self, multipliers: Floats, slack: float) -> tuple[float, ...]:
-        """λ⁰ of `law` from a signed multiplier for every pair."""
+        """Initial multipliers λ⁰ of `law` from one signed multiplier per pair."""
         if slack == 0:
             return tuple(multipliers.tolist())
         return tuple(np.concatenate([multipliers, -multipliers]).clip(min=0).tolist())
 
 
 def covariance(groups: tuple[str, ...], shares: Floats) -> Constraint:
-    """Zafar's constraint as the paper reads it for a network: no covariance of z and the distance to the boundary.
+    """Zafar's constraint for a network, as in the paper: zero covariance of z and the distance to the boundary.
 
-    Cov(z, d) = E[(z − z̄) d] = π₀ π₁ (E[d | z = 1] − E[d | z = 0]), with the logit for d. Two groups only. On ν = |Cov|:
-    with a signed multiplier the loss has no minimum once λ outweighs the slope of the cross-entropy.
+    Cov(z, d) = E[(z − z̄) d] = π₀ π₁ (E[d | z = 1] − E[d | z = 0]), where d is the logit. Two groups only. It uses
+    ν = |Cov|: with a signed multiplier the loss is unbounded below once λ exceeds the slope of the cross-entropy.
     """
     if len(groups) != 2:
-        raise ValueError(f"the covariance with a group's membership is of two groups, got {len(groups)}")
+        raise ValueError(f"the covariance constraint needs exactly two groups, got {len(groups)}")
     scope = Groups("cell", 2, compare=partial(_scaled, float(np.prod(shares))), names=list(groups))
     return equality("covariance", _logit, scope=scope, multiplier="column")
 
 
 def expected(logits: Tensor, batch: Any) -> Tensor:
-    """The probability of a positive decision, [n, 1]."""
+    """Probability of a positive decision, [n, 1]."""
     return torch.sigmoid(logits[:, :1])
 
 
 def decided(logits: Tensor, batch: Any) -> Tensor:
-    """The decision, 0 or 1, [n, 1]."""
+    """Decision, 0 or 1, [n, 1]."""
     return (logits[:, :1] > 0).to(logits.dtype)
 
 
@@ -189,7 +189,7 @@ def _scaled(scale: float, means: Tensor) -> Tensor:
 
 
 def canonical(constraint: str) -> str:
-    """The name of a constraint, however it is written."""
+    """Normalise the name of a constraint (case, hyphens, underscores, synonyms)."""
     name = str(constraint).lower().replace("_", " ").replace("-", " ").strip()
     name = SPELLINGS.get(name, name)
     if name not in EVENTS:
@@ -208,7 +208,7 @@ def sigmoid(logits: Floats) -> Floats:
 
 
 def wilson(positive: float, rows: int, level: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a share: it stays within [0, 1], and holds where normal intervals fail.
+    """Wilson's score interval of a proportion: within [0, 1], and accurate for small samples and extreme proportions.
 
     >>> [round(end, 3) for end in wilson(8, 10)]
     [0.49, 0.943]
@@ -219,12 +219,12 @@ def wilson(positive: float, rows: int, level: float = 0.95) -> tuple[float, floa
     share = positive / rows
     centre = (share + z * z / (2 * rows)) / (1 + z * z / rows)
     half = z / (1 + z * z / rows) * math.sqrt(share * (1 - share) / rows + z * z / (4 * rows * rows))
-    # At the ends exactly: rounding would leave the share itself out.
+    # Exact at 0 and 1: rounding would exclude the proportion itself.
     return 0.0 if positive == 0 else max(0.0, centre - half), 1.0 if positive == rows else min(1.0, centre + half)
 
 
 def newcombe(first: tuple[float, int], second: tuple[float, int], level: float = 0.95) -> tuple[float, float]:
-    """Newcombe's interval of share₂ − share₁, from the Wilson intervals of both. Each is (positive, rows).
+    """Newcombe's interval of p₂ − p₁ from the Wilson intervals of both proportions, each passed as (positive, rows).
 
     >>> [round(end, 3) for end in newcombe((48, 80), (56, 70))]
     [0.052, 0.334]

@@ -1,4 +1,4 @@
-"""What is known of a classifier's fairness: accuracy, every rate gap with an interval, and the price of every slack."""
+"""Fairness report of a classifier: accuracy, rate gaps with confidence intervals, and the accuracy for each slack."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .closed_form import solve
 from .rates import Floats, Ints, Rates, newcombe, wilson
 
 POINTS = 13
-"""Of the trade-off curve."""
+"""Number of points of the trade-off curve."""
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Group:
-    """One group's rows, accuracy, and the rate of positive decisions in each event."""
+    """Rows, accuracy and positive rates (by event) of one group."""
 
     name: str
     rows: int
@@ -35,7 +35,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Gap:
-    """Rate of `second` − rate of `first`, with its interval; all intervals hold together at the report's level."""
+    """Rate of `second` − rate of `first`, with its interval; the intervals hold jointly at the level of the report."""
 
     event: str
     first: str
@@ -47,7 +47,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Report:
-    """Made by `report()`: `print` it, `to_json()`, `plot(path)`, `metric_frame()`."""
+    """Result of `report()`: print it, or use `to_json()`, `plot(path)` or `metric_frame()`."""
 
     constraint: str
     source: str
@@ -59,19 +59,33 @@ class Report:
     groups: tuple[Group, ...]
     gaps: tuple[Gap, ...]
     curve: tuple[tuple[float, float, float], ...]
-    """(ε, accuracy, largest gap) of the decision rule in closed form, on held-out training rows."""
+    """(ε, accuracy, largest gap) of the closed-form decision rule on held-out training rows."""
     rows_seen: tuple[NDArray[Any], ...] = field(repr=False, compare=False, default=())
-    """Decisions, labels and names of groups."""
+    """Decisions, labels and group names of the evaluated rows."""
 
     @property
     def gap(self) -> Gap | None:
-        """The largest gap in size; None of one group."""
+        """The gap with the largest absolute value; None if there is only one group."""
         return max(self.gaps, key=lambda gap: -1.0 if math.isnan(gap.gap) else abs(gap.gap), default=None)
 
     @property
     def holds(self) -> bool:
-        """Whether no gap is larger than the slack beyond what chance explains: no interval lies outside [−ε, ε]."""
+        """Whether no gap exceeds the slack significantly: every interval overlaps [−ε, ε]."""
         return all(gap.low <= self.slack and gap.high >= -self.slack for gap in self.gaps if not math.isnan(gap.gap))
+
+    @property
+    def _verdict(self) -> str:
+        """The measured gaps compared with the slack: met, exceeded but not significantly, or missed."""
+        level, largest = f"{100 * self.level:g} %", math.nan if self.gap is None else abs(self.gap.gap)
+        if math.isnan(largest):
+            return "not measured (a group has no rows)"
+        if largest <= self.slack:
+            return "met"
+        if not self.holds:
+            return f"missed (significant at {level})"
+        if self.slack == 0:
+            return f"not significantly different from 0 at {level}"
+        return f"exceeded, but not significantly at {level}"
 
     def __str__(self) -> str:
         low, high = self.accuracy_interval
@@ -97,20 +111,19 @@ class Report:
                  f"{gap.gap:+.4f}", f"[{gap.low:+.4f}, {gap.high:+.4f}]"]
                 for gap in self.gaps
             ]  # fmt: skip
-            verdict = "holds" if self.holds else "does not hold"
-            lines += ["", table(heads, rows), f"|gap| ≤ {self.slack:g} {verdict} (given what chance explains)"]
+            lines += ["", table(heads, rows), f"|gap| ≤ {self.slack:g}: {self._verdict}"]
         if self.curve:
             rows = [[f"{slack:.4f}", f"{accuracy:.4f}", f"{gap:.4f}"] for slack, accuracy, gap in self.curve]
-            lines += ["", "what a slack would cost, in closed form:", table(["ε", "accuracy", "largest gap"], rows)]
+            lines += ["", "trade-off by slack ε (closed form):", table(["ε", "accuracy", "largest gap"], rows)]
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """The report as a dictionary."""
         plain = {key: value for key, value in asdict(self).items() if key != "rows_seen"}
         return plain | {"holds": self.holds}
 
     def to_json(self) -> str:
-        """The same as JSON; a rate of no rows is null."""
+        """The report as JSON; rates without rows are null."""
         return json.dumps(_finite(self.to_dict()), indent=2, ensure_ascii=False)
 
     def metric_frame(self) -> Any:
@@ -118,7 +131,7 @@ class Report:
         try:
             from fairlearn.metrics import MetricFrame, selection_rate
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("metric_frame() is made by fairlearn: pip install fairlearn") from error
+            raise ModuleNotFoundError("metric_frame() needs fairlearn: pip install fairlearn") from error
         from sklearn.metrics import accuracy_score
 
         decisions, labels, groups = self.rows_seen
@@ -128,7 +141,7 @@ class Report:
         )  # fmt: skip
 
     def plot(self, path: str | Path) -> None:
-        """Draw the rates with their intervals and the trade-off into a PNG file."""
+        """Plot the rates with their intervals, and the trade-off curve, to a PNG file."""
         count = 2 if self.curve else 1
         figure, panels = grid(count, 5.4, 3.8, columns=count)
         left = panels[0]
@@ -143,21 +156,21 @@ class Report:
         left.set_xticks(range(len(self.groups)), [f"{group.name}\n{group.rows} rows" for group in self.groups])
         left.set_xlim(-0.6, len(self.groups) - 0.4)
         left.set_ylim(bottom=0)
-        left.set_ylabel("share of positive decisions")
+        left.set_ylabel("positive rate")
         if len(events) > 1:
             left.legend(frameon=False, fontsize=9)
         left.set_title(f"accuracy {self.accuracy:.4f}, {self.source}", fontsize=10)
         if self.curve:
             right = panels[1]
             _, accuracies, gaps = zip(*self.curve, strict=True)
-            right.plot(gaps, accuracies, color="#555555", linewidth=1.3, marker=".", label="any slack, in closed form")
+            right.plot(gaps, accuracies, color="#555555", linewidth=1.3, marker=".", label="closed form, all slacks")
             if self.gap is not None:
                 at = abs(self.gap.gap)
                 right.plot(at, self.accuracy, "o", color="#D55E00", markersize=8, label="this classifier")
             right.set_xlabel("largest gap |σ|")
             right.set_ylabel("accuracy")
             right.legend(frameon=False, fontsize=9, loc="lower right")
-            right.set_title("what fairness costs", fontsize=10)
+            right.set_title("accuracy–fairness trade-off", fontsize=10)
         save(figure, Path(path))
 
 
@@ -171,9 +184,9 @@ def report(
     trade: Sequence[tuple[float, float, float]],
     slack: float,
 ) -> Report:
-    """Count rates and gaps, and give each its interval.
+    """Compute rates and gaps with their confidence intervals.
 
-    With several gaps each has the interval of level 1 − (1 − level)/gaps, so that all hold together.
+    Bonferroni: with several gaps each interval has level 1 − (1 − level)/gaps, so that all hold jointly at `level`.
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level!r}")
@@ -212,7 +225,7 @@ def report(
 def curve(
     rates: Rates, positive: Floats, chances: Floats, cells: Ints, labels: Ints
 ) -> tuple[tuple[float, float, float], ...]:
-    """(ε, accuracy, largest gap) from no constraint down to ε = 0: the closed form's rule for every slack."""
+    """(ε, accuracy, largest gap) of the closed-form rule for slacks from ε = 0 to the unconstrained gap."""
     free = float(np.nanmax(np.abs(rates.gaps(positive > 0.5, cells))))
     points = []
     for slack in np.linspace(0.0, free, POINTS):

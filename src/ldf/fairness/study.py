@@ -1,4 +1,4 @@
-"""The paper's experiment: five folds of a reading, M, M_C, M_C^D and Zafar's constraint; its recipe and ours."""
+"""The paper's experiment: M, M_C, M_C^D and Zafar's constraint on five folds of a variant, with its recipe and ours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..training.fitting import Fit
 from ..training.replicas import fit_many
 from ..training.settings import adam
 from .boosting import FairBoostingClassifier
-from .datasets import Reading
+from .datasets import Variant
 from .encoding import Encoder
 from .estimator import FairEstimator
 from .network import Decider, Estimators, FairClassifier, call, cross_entropy
@@ -31,11 +31,11 @@ from .rates import NAME, Ints, Rates, covariance
 
 FOLDS = 5
 SEED = 2020
-"""Of the folds."""
+"""Random seed for the folds."""
 BATCH = 512
-"""The paper does not say how large its batches are."""
+"""Batch size; the paper does not state it."""
 STEP = 0.7
-"""The paper says 1e-4: after 100 epochs a gap of .2 has then moved its multiplier by no more than .002."""
+"""Step size. The paper states 1e-4, with which 100 epochs at a gap of .2 change a multiplier by only .002."""
 HIDDEN = (10, 10, 10)
 EPOCHS = 100
 
@@ -43,20 +43,20 @@ EXPECTED = "expected gap"
 COVARIANCE = "covariance"
 
 
-def folds_of(reading: Reading) -> list[Ints]:
-    """The test rows of five folds of equal size, each with the same share of every label and group.
+def folds_of(variant: Variant) -> list[Ints]:
+    """Test rows of five folds of equal size, stratified by label and group.
 
-    Fewer than five rows are left over by the division; they are always trained on.
+    The remainder of the division (fewer than five rows) is always in the training rows.
     """
-    groups = np.unique(reading.groups.astype(str), return_inverse=True)[1]
-    rows = np.random.default_rng(SEED).permutation(reading.rows)
-    rows = rows[np.argsort(2 * groups[rows] + reading.labels[rows], kind="stable")]
-    whole = reading.rows // FOLDS * FOLDS
+    groups = np.unique(variant.groups.astype(str), return_inverse=True)[1]
+    rows = np.random.default_rng(SEED).permutation(variant.rows)
+    rows = rows[np.argsort(2 * groups[rows] + variant.labels[rows], kind="stable")]
+    whole = variant.rows // FOLDS * FOLDS
     return [np.sort(rows[fold:whole:FOLDS]) for fold in range(FOLDS)]
 
 
 def score(decisions: NDArray[Any], labels: Ints, groups: NDArray[Any]) -> dict[str, float]:
-    """Accuracy, the paper's DT = |σ|, and σ itself: rate of the second group − rate of the first, in sorted order."""
+    """Accuracy, the paper's DT = |σ|, and signed σ: rate of the second group − rate of the first, in sorted order."""
     first, second = (float(decisions[groups == group].mean()) for group in sorted(set(groups.tolist())))
     return {
         "accuracy": float((decisions == (labels == 1)).mean()),
@@ -66,38 +66,38 @@ def score(decisions: NDArray[Any], labels: Ints, groups: NDArray[Any]) -> dict[s
 
 
 Scores = dict[str, list[dict[str, float]]]
-"""By model, one for each fold."""
+"""Scores by model, one per fold."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """All folds of a reading in one set of rows, each encoded by its own training rows, for `fit_many`."""
+    """All folds of a variant stacked for `fit_many`, each encoded with an encoder fitted on its training rows."""
 
     data: dict[str, Tensor]
     subsets: list[Tensor]
     held_out: list[Tensor]
     tests: list[Ints]
-    reading: Reading
+    variant: Variant
     rates: Rates
     shares: NDArray[np.float64]
 
     @classmethod
-    def of(cls, reading: Reading, folds: int) -> Stack:
-        """The first so many folds."""
-        tests = folds_of(reading)[:folds]
-        names, groups = np.unique(reading.groups.astype(str), return_inverse=True)
-        everything = np.arange(reading.rows)
+    def of(cls, variant: Variant, folds: int) -> Stack:
+        """Stack the first `folds` folds."""
+        tests = folds_of(variant)[:folds]
+        names, groups = np.unique(variant.groups.astype(str), return_inverse=True)
+        everything = np.arange(variant.rows)
         inputs = []
         for test in tests:
             train = np.setdiff1d(everything, test)
-            encoder = Encoder("standard").fit(reading.features.iloc[train], reading.labels[train])
-            inputs.append(torch.from_numpy(encoder.transform(reading.features)))
-        # A category that no training row of a fold has leaves that fold a column short.
+            encoder = Encoder("standard").fit(variant.features.iloc[train], variant.labels[train])
+            inputs.append(torch.from_numpy(encoder.transform(variant.features)))
+        # A fold whose training rows lack a category has fewer columns.
         width = max(block.shape[1] for block in inputs)
         padded = [torch.nn.functional.pad(block, (0, width - block.shape[1])) for block in inputs]
         group = torch.from_numpy(groups.astype(np.int64)).repeat(folds)
-        labels = torch.from_numpy(reading.labels).repeat(folds).float()
-        rows = torch.arange(reading.rows)
+        labels = torch.from_numpy(variant.labels).repeat(folds).float()
+        rows = torch.arange(variant.rows)
         return cls(
             data={
                 "inputs": torch.cat(padded),
@@ -105,12 +105,12 @@ class Stack:
                 "group": group,
                 "cell": group,
             },
-            subsets=[rows + fold * reading.rows for fold in range(folds)],
-            held_out=[torch.from_numpy(test) + fold * reading.rows for fold, test in enumerate(tests)],
+            subsets=[rows + fold * variant.rows for fold in range(folds)],
+            held_out=[torch.from_numpy(test) + fold * variant.rows for fold, test in enumerate(tests)],
             tests=tests,
-            reading=reading,
+            variant=variant,
             rates=Rates("demographic parity", tuple(names.tolist())),
-            shares=np.bincount(groups) / reading.rows,
+            shares=np.bincount(groups) / variant.rows,
         )
 
     def train(
@@ -120,7 +120,7 @@ class Stack:
         epochs: int,
         estimators: Estimators = "shared",
     ) -> dict[str, list[Fit]]:
-        """Every rule on every fold, with the paper's network; by the rule's name, one for each fold."""
+        """Train the paper's network with every dual rule on every fold; fits by rule name, one per fold."""
         width = self.data["inputs"].shape[1]
         fits = fit_many(
             lambda: Decider(width, HIDDEN, estimators, len(self.rates.groups), 0.0),
@@ -141,43 +141,43 @@ class Stack:
         return {name: fits[place :: len(duals)] for place, name in enumerate(duals)}
 
     def scores(self, fits: Mapping[str, Sequence[Fit]]) -> Scores:
-        """On each fold's test rows."""
+        """Scores on the test rows of each fold."""
         found: Scores = {}
         for name, own in fits.items():
             for fit, rows, test in zip(own, self.held_out, self.tests, strict=True):
                 with torch.no_grad():
                     logits = fit.model.eval()(self.data["inputs"][rows], self.data["group"][rows])
                 decisions = (logits[:, 0] > 0).numpy()
-                own_score = score(decisions, self.reading.labels[test], self.reading.groups[test])
+                own_score = score(decisions, self.variant.labels[test], self.variant.groups[test])
                 found.setdefault(name, []).append(own_score)
         return found
 
 
 def accuracy(logits: Tensor, batch: Batch) -> Tensor:
-    """The share of right decisions."""
+    """Share of correct decisions."""
     return ((logits[:, 0] > 0) == (batch.targets[:, 0] > 0.5)).double().mean()
 
 
 def gap(logits: Tensor, batch: Batch) -> Tensor:
-    """σ of 0/1 decisions: the second group's rate − the first's."""
+    """σ of 0/1 decisions: rate of the second group − rate of the first."""
     decisions = (logits[:, 0] > 0).double()
     return decisions[batch.group == 1].mean() - decisions[batch.group == 0].mean()
 
 
 def ascent(step: float) -> Ascent:
-    """The paper's literal rule, μ ← μ + s σ."""
+    """The paper's rule as printed, μ ← μ + s σ."""
     return Ascent(step, normalise=False)
 
 
 def paper(
-    reading: Reading, folds: int = FOLDS, epochs: int | None = None
+    variant: Variant, folds: int = FOLDS, epochs: int | None = None
 ) -> tuple[Scores, dict[str, dict[str, list[list[float]]]]]:
-    """The paper's network and rates; all models of all folds trained as one.
+    """The paper's network and rates; all models of all folds are trained together.
 
     Returns:
-        scores on the test rows; and by model and quantity, for each fold, the trace over the epochs.
+        scores on the test rows; and the traces over the epochs, by model and quantity, one per fold.
     """
-    stack = Stack.of(reading, folds)
+    stack = Stack.of(variant, folds)
     laws = [
         stack.rates.law(),
         stack.rates.law(degree="violation", name=EXPECTED),
@@ -202,21 +202,21 @@ def paper(
     return stack.scores(fits), traces
 
 
-def paper_separate(reading: Reading, folds: int = FOLDS, epochs: int | None = None) -> Scores:
-    """M_C^D with the objective as printed: M, M₀ and M₁, ν = |E[M₀ | z=0] − E[M₁ | z=1]|; M_i decides about group i."""
-    stack = Stack.of(reading, folds)
+def paper_separate(variant: Variant, folds: int = FOLDS, epochs: int | None = None) -> Scores:
+    """M_C^D with the objective as printed: M, M₀ and M₁, ν = |E[M₀ | z=0] − E[M₁ | z=1]|; M_i decides for group i."""
+    stack = Stack.of(variant, folds)
     law = stack.rates.law(degree="violation", name=EXPECTED)
     return stack.scores(stack.train([law], {"MCD separate": ascent(STEP)}, epochs or EPOCHS, "separate"))
 
 
 def paper_relaxed(
-    reading: Reading, shares: Sequence[float], folds: int = FOLDS, epochs: int | None = None
+    variant: Variant, shares: Sequence[float], folds: int = FOLDS, epochs: int | None = None
 ) -> dict[float, Scores]:
-    """M_C^D of the paper's recipe with |σ| ≤ ε, ε a share of the labels' own gap; by share."""
-    stack = Stack.of(reading, folds)
-    # All slacks in one stack: each model has a multiplier for its own, and none for the others'.
+    """Scores of M_C^D with the paper's recipe and |σ| ≤ ε, by share; ε is the share times the gap of the labels."""
+    stack = Stack.of(variant, folds)
+    # All slacks are trained in one stack: each model has a multiplier for its own slack only.
     names = {share: f"{NAME} {share}" for share in shares}
-    laws = [stack.rates.law(share * abs(reading.gap), name=name) for share, name in names.items()]
+    laws = [stack.rates.law(share * abs(variant.gap), name=name) for share, name in names.items()]
     idle: dict[str, Dual] = {name: Fixed(0.0) for name in names.values()}
     duals = {str(share): idle | {name: ascent(STEP)} for share, name in names.items()}
     scores = stack.scores(stack.train(laws, duals, epochs or EPOCHS))
@@ -225,57 +225,57 @@ def paper_relaxed(
 
 KINDS: dict[str, Callable[..., FairEstimator]] = {
     "network": FairClassifier,
-    # On one thread: folds run side by side.
+    # One thread: folds run in parallel.
     "boosting": partial(FairBoostingClassifier, n_jobs=1),
 }
-"""What our recipe trains."""
+"""Models of our recipe."""
 
 SLACKS = (0.05, 0.2, 0.5)
-"""ε of the relaxed constraint, as shares of the labels' own gap."""
+"""ε of the relaxed constraint, as shares of the gap of the labels."""
 CURVE = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
-"""ε of the trade-off curve, as shares of the same; those of `SLACKS` among them."""
+"""ε of the trade-off curve, as shares of the gap of the labels; includes `SLACKS`."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """One fold of a reading."""
+    """One fold of a variant."""
 
-    reading: Reading
+    variant: Variant
     fold: int
 
     @property
     def test(self) -> Ints:
-        """The test rows."""
-        return folds_of(self.reading)[self.fold]
+        """Test rows of the fold."""
+        return folds_of(self.variant)[self.fold]
 
     @property
     def train(self) -> Ints:
-        """All others."""
-        return np.setdiff1d(np.arange(self.reading.rows), self.test)
+        """Training rows: all other rows."""
+        return np.setdiff1d(np.arange(self.variant.rows), self.test)
 
     def fit(self, model: Any) -> Any:
-        """The model, fitted on the training rows."""
-        rows, of = self.train, self.reading
+        """Fit the model on the training rows."""
+        rows, of = self.train, self.variant
         return model.fit(of.features.iloc[rows], of.labels[rows], sensitive_features=of.groups[rows])
 
     def score(self, model: Any, attribute: bool = False) -> dict[str, float]:
-        """On the test rows, with the attribute at prediction or without it."""
-        rows, of = self.test, self.reading
+        """Scores on the test rows, with or without the protected attribute at prediction."""
+        rows, of = self.test, self.variant
         given = {"sensitive_features": of.groups[rows]} if attribute else {}
         return score(model.predict(of.features.iloc[rows], **given) == 1, of.labels[rows], of.groups[rows])
 
 
 def tuned(kind: str, split: Split, epochs: int | None = None) -> dict[str, Any]:
-    """One fold with our recipe: M, its two repairs, M_C^D, the closed form's trade-off, and rules for other slacks.
+    """One fold with our recipe: M, its two repairs, M_C^D, the closed-form trade-off, and dual rules for `SLACKS`.
 
     Returns:
-        "scores" by model; "curve", the scores of plug-in rules for the slacks of `CURVE`; "relaxed", the same for
-        `SLACKS`; "duals", the step and start of the multipliers for each of these.
+        "scores" by model; "curve", the scores of the plug-in rule for the slacks in `CURVE`; "relaxed", the same for
+        `SLACKS`; "duals", the step size and initial multipliers for each of `SLACKS`.
     """
     make = _shortened(kind, epochs)
     base = split.fit(make(dual=None, repair="plug-in", random_state=split.fold))
     held = split.fit(make(dual=base.dual_rule(), random_state=split.fold))
-    whole = abs(split.reading.gap)
+    whole = abs(split.variant.gap)
 
     def at(share: float) -> dict[str, float]:
         return split.score(base.with_repair("plug-in", share * whole))
@@ -298,26 +298,26 @@ def tuned(kind: str, split: Split, epochs: int | None = None) -> dict[str, Any]:
 def tuned_relaxed(
     kind: str, split: Split, duals: Mapping[str, Any], epochs: int | None = None
 ) -> dict[str, dict[str, float]]:
-    """M_C^D of our recipe for each of `SLACKS`, with the rules that `tuned` found."""
+    """M_C^D with our recipe for each of `SLACKS`, with the dual rules from `tuned`."""
     found = {}
     for share in SLACKS:
         step, initial = duals[str(share)]
         rule = Ascent(step, normalise=False, reduce="mean", initial=tuple(initial))
-        model = _shortened(kind, epochs)(dual=rule, slack=share * abs(split.reading.gap), random_state=split.fold)
+        model = _shortened(kind, epochs)(dual=rule, slack=share * abs(split.variant.gap), random_state=split.fold)
         found[str(share)] = split.score(split.fit(model))
     return found
 
 
 def _shortened(kind: str, epochs: int | None) -> Callable[..., FairEstimator]:
-    """The recipe, with so many epochs (or ten times as many trees)."""
+    """Our recipe with this many epochs (or ten times as many trees)."""
     if epochs is None:
         return KINDS[kind]
     return partial(KINDS[kind], **{"epochs": epochs} if kind == "network" else {"trees": 10 * epochs})
 
 
 def baselines(split: Split) -> dict[str, dict[str, float]]:
-    """The more frequent label for all ("mean"), and logistic regression ("linear")."""
-    train, of = split.train, split.reading
+    """Majority class ("mean") and logistic regression ("linear")."""
+    train, of = split.train, split.variant
     known, labels = of.features.iloc[train], of.labels[train]
     simple = make_pipeline(FunctionTransformer(Encoder("standard").fit(known, labels).transform), LogisticRegression())
     return {

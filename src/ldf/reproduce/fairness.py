@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from ..fairness import study
-from ..fairness.datasets import READINGS, load
+from ..fairness.datasets import VARIANTS, load
 from ..io.text import write_whole
 from . import jobs
 from .figures import epochs_figure, relaxed_figure, tradeoff_figure
@@ -43,7 +43,7 @@ NOTES = (
     "does not push upwards. Its standard error is about .0045 (adult-sex), .0065 (adult-race), .005 (default-sex), "
     ".0225 (bank-balanced-age): smaller differences say nothing.",
     "The paper names race for Adult and 41,188 rows for Bank; its own figures are reached with sex, and with the "
-    "balanced file of 11,162 rows. Both readings are run, each beside the same published rows. Age means 25 to 60 "
+    "balanced file of 11,162 rows. Both variants are run, each beside the same published rows. Age means 25 to 60 "
     "against the rest. The protected attribute is left out of the features. Encodings are fitted on the training rows "
     "of each fold.",
     "Paper recipe: three hidden layers of 10, cross-entropy, Adam 1e-3, 100 epochs, batches of 512 (not said in the "
@@ -52,7 +52,7 @@ NOTES = (
     "step is 1e-4: 100 epochs of a gap of .2 then move a multiplier to .002, and nothing changes.) MCD expected: "
     "ν = |σ| of expected rates for both, as printed, with the step 0.7. MCD separate: the same with the objective of "
     "M, M₀ and M₁, where each group is decided by its own network and the attribute is needed at prediction (on one "
-    "reading of each data set). Zafar: no covariance of z and the logit, by the same ascent and network.",
+    "variant of each data set). Zafar: no covariance of z and the logit, by the same ascent and network.",
     "Tuned recipe: five networks (one-hot and piecewise-linear encoding, 2 × 64), or boosters of LightGBM, each "
     "trained without one fifth of the training rows; multipliers start where the closed form puts them and ascend by "
     "signed, out-of-fold 0/1 rates. M + plug-in: the closed form on M itself. (z): the attribute is needed at "
@@ -64,11 +64,11 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Cell(Job):
-    """One cell: a reading with the paper's recipe, all folds at once, or one fold with ours."""
+    """One cell: a variant with the paper's recipe, all folds at once, or one fold with ours."""
 
     version = 1
     kind: str
-    reading: str
+    variant: str
     fold: int | None
     folds: int
     epochs: int | None
@@ -80,13 +80,13 @@ class Cell(Job):
 
     def describe(self) -> str:
         """For the line of progress."""
-        return f"{self.reading} {self.kind}" + (f" fold {self.fold + 1}" if self.fold is not None else "")
+        return f"{self.variant} {self.kind}" + (f" fold {self.fold + 1}" if self.fold is not None else "")
 
     def path(self, work: Path) -> Path:
         """Where its scores are kept."""
         part = f"{self.folds}-folds" if self.fold is None else f"fold-{self.fold}"
         epochs = f"-{self.epochs}" if self.epochs else ""
-        return work / "fairness" / f"{self.reading}-{self.kind}-{part}{epochs}.json"
+        return work / "fairness" / f"{self.variant}-{self.kind}-{part}{epochs}.json"
 
     @property
     def seconds(self) -> float:
@@ -101,20 +101,20 @@ class Cell(Job):
 
     def run(self, work: Path) -> dict[str, Any]:
         """Train and score: "scores" by model, "relaxed" by slack, and what pictures are drawn from."""
-        reading = load(self.reading)
+        variant = load(self.variant)
         if self.kind == "paper":
-            scores, traces = study.paper(reading, self.folds, self.epochs)
+            scores, traces = study.paper(variant, self.folds, self.epochs)
             for fold in range(self.folds):
-                for model, score in study.baselines(study.Split(reading, fold)).items():
+                for model, score in study.baselines(study.Split(variant, fold)).items():
                     scores.setdefault(model, []).append(score)
             return {"scores": scores, "traces": traces}
         if self.kind == "paper-separate":
-            return {"scores": study.paper_separate(reading, self.folds, self.epochs)}
+            return {"scores": study.paper_separate(variant, self.folds, self.epochs)}
         if self.kind == "paper-relaxed":
-            relaxed = study.paper_relaxed(reading, study.SLACKS, self.folds, self.epochs)
+            relaxed = study.paper_relaxed(variant, study.SLACKS, self.folds, self.epochs)
             return {"relaxed": {str(share): scores for share, scores in relaxed.items()}}
         assert self.fold is not None
-        split = study.Split(reading, self.fold)
+        split = study.Split(variant, self.fold)
         if self.needs:
             (known,) = self.needs
             return {"relaxed": study.tuned_relaxed(known.kind, split, known.read(work)["duals"], self.epochs)}
@@ -131,15 +131,15 @@ Made = tuple[list[dict[str, Any]], list[Figure]]
 
 
 def available(options: Options) -> tuple[Options, dict[str, str]]:
-    """The options with the readings that can be had, and why others cannot; all of them missing is an error."""
+    """The options with the variants that can be had, and why others cannot; all of them missing is an error."""
     missing: dict[str, str] = {}
-    for reading in options.cases:
-        if reading in READINGS:
+    for variant in options.cases:
+        if variant in VARIANTS:
             try:
-                load(reading)
+                load(variant)
             except (ValueError, OSError) as error:
-                missing[reading] = str(error)
-    kept = tuple(reading for reading in options.cases if reading not in missing)
+                missing[variant] = str(error)
+    kept = tuple(variant for variant in options.cases if variant not in missing)
     if missing and not kept:
         raise ValueError("; ".join(dict.fromkeys(missing.values())))
     return replace(options, cases=kept), missing
@@ -148,18 +148,18 @@ def available(options: Options) -> tuple[Options, dict[str, str]]:
 def cells(options: Options) -> list[Cell]:
     """All cells of a table; the traces are of the paper's recipe only."""
     for name in options.cases:
-        if name not in READINGS:
-            raise ValueError(f"there is no reading {name!r}; there are {', '.join(READINGS)}")
+        if name not in VARIANTS:
+            raise ValueError(f"there is no variant {name!r}; there are {', '.join(VARIANTS)}")
     if not 1 <= options.seeds <= study.FOLDS:
         raise ValueError(f"there are {study.FOLDS} folds, got {options.seeds}")
     more = "-relaxed" if options.table == "relaxed-fairness" else ""
     traces = options.table == "fairness-traces"
     found = []
-    for reading in options.cases:
-        cell = partial(Cell, reading=reading, folds=options.seeds, epochs=options.epochs)
+    for variant in options.cases:
+        cell = partial(Cell, variant=variant, folds=options.seeds, epochs=options.epochs)
         if "paper" in options.recipes or traces:
             found.append(cell(f"paper{more}", fold=None))
-            if reading in PANELS and options.table == "fairness":
+            if variant in PANELS and options.table == "fairness":
                 found.append(cell("paper-separate", fold=None))
         if "tuned" in options.recipes and not traces:
             found += [cell(kind + more, fold=fold) for kind in study.KINDS for fold in range(options.seeds)]
@@ -182,15 +182,15 @@ def make(options: Options) -> Part:
 
 
 def main_table(options: Options, found: Found) -> Made:
-    """Accuracy and DT of every model on every reading, and the trade-off as a picture."""
+    """Accuracy and DT of every model on every variant, and the trade-off as a picture."""
     rows, figures = [], []
-    for reading in options.cases:
-        scores = {recipe: scores_of(found, reading, recipe) for recipe in options.recipes}
+    for variant in options.cases:
+        scores = {recipe: scores_of(found, variant, recipe) for recipe in options.recipes}
         for recipe, own in scores.items():
-            rows += rows_of("fairness", reading, recipe, own, options.epochs)
-        path = f"trade-off-{reading}.png"
-        tradeoff_figure(reading, scores, curves_of(found, reading), options.out / path)
-        caption = f"{reading}: accuracy against DT, means over the folds; hollow: the paper; lines: the closed form"
+            rows += rows_of("fairness", variant, recipe, own, options.epochs)
+        path = f"trade-off-{variant}.png"
+        tradeoff_figure(variant, scores, curves_of(found, variant), options.out / path)
+        caption = f"{variant}: accuracy against DT, means over the folds; hollow: the paper; lines: the closed form"
         figures.append(Figure(path, caption))
     return rows, figures
 
@@ -198,10 +198,10 @@ def main_table(options: Options, found: Found) -> Made:
 def relaxed_table(options: Options, found: Found) -> Made:
     """Accuracy and DT of M_C^D where a gap of ε is allowed."""
     rows: list[dict[str, Any]] = []
-    for reading in options.cases:
-        whole = abs(load(reading).gap)
+    for variant in options.cases:
+        whole = abs(load(variant).gap)
         for recipe in options.recipes:
-            own = [(cell, result) for cell, result in found.items() if (cell.reading, cell.recipe) == (reading, recipe)]
+            own = [(cell, result) for cell, result in found.items() if (cell.variant, cell.recipe) == (variant, recipe)]
             for share in study.SLACKS:
                 scores: study.Scores = {}
                 for cell, result in own:
@@ -212,7 +212,7 @@ def relaxed_table(options: Options, found: Found) -> Made:
                         scores.setdefault(names["MCD"], []).append(result["relaxed"][str(share)])
                         scores.setdefault(names["plug-in"], []).append(known.read(options.work)["relaxed"][str(share)])
                 more = {"slack": share, "epsilon": share * whole}
-                rows += rows_of("relaxed-fairness", reading, recipe, scores, options.epochs, **more)
+                rows += rows_of("relaxed-fairness", variant, recipe, scores, options.epochs, **more)
     relaxed_figure(rows, options.out / "relaxed.png")
     return rows, [Figure("relaxed.png", "accuracy and DT against the slack; dotted: DT = ε; hollow: the paper")]
 
@@ -220,20 +220,20 @@ def relaxed_table(options: Options, found: Found) -> Made:
 def traces_table(options: Options, found: Found) -> Made:
     """Accuracy and DT on the held-out fold after every epoch, the paper's recipe."""
     rows: list[dict[str, Any]] = []
-    lines = ["reading,model,fold,epoch,accuracy,DT"]
+    lines = ["variant,model,fold,epoch,accuracy,DT"]
     for cell, result in found.items():
         last: study.Scores = {}
         for model, traces in result["traces"].items():
             for fold, (accuracy, gaps) in enumerate(zip(traces["accuracy"], traces["DT"], strict=True)):
                 for epoch, values in enumerate(zip(accuracy, gaps, strict=True), 1):
-                    lines.append(f"{cell.reading},{model},{fold},{epoch},{values[0]:.6g},{values[1]:.6g}")
+                    lines.append(f"{cell.variant},{model},{fold},{epoch},{values[0]:.6g},{values[1]:.6g}")
             if model in TRACED:
                 signed = [score["signed DT"] for score in result["scores"][model]]
                 ends = zip(traces["accuracy"], traces["DT"], signed, strict=True)
                 last[model] = [{"accuracy": a[-1], "DT": d[-1], "signed DT": s} for a, d, s in ends]
-        rows += rows_of("fairness-traces", cell.reading, "paper", last, options.epochs)
+        rows += rows_of("fairness-traces", cell.variant, "paper", last, options.epochs)
     write_whole(options.out / "traces.csv", "\n".join(lines) + "\n")
-    traces = {cell.reading: result["traces"] for cell, result in found.items()}
+    traces = {cell.variant: result["traces"] for cell, result in found.items()}
     epochs_figure(traces, TRACED, options.out / "traces.png")
     caption = "accuracy and DT on the held-out fold over the epochs: mean over the folds, band: from least to most"
     return rows, [Figure("traces.png", caption)]
@@ -257,11 +257,11 @@ TABLES = {
 """The tables by their name on the command line."""
 
 
-def scores_of(found: Found, reading: str, recipe: str) -> study.Scores:
+def scores_of(found: Found, variant: str, recipe: str) -> study.Scores:
     """By model, the scores of all folds."""
     scores: study.Scores = {}
     for cell, result in found.items():
-        if (cell.reading, cell.recipe) != (reading, recipe):
+        if (cell.variant, cell.recipe) != (variant, recipe):
             continue
         if cell.fold is None:
             scores |= result["scores"]
@@ -271,11 +271,11 @@ def scores_of(found: Found, reading: str, recipe: str) -> study.Scores:
     return scores
 
 
-def curves_of(found: Found, reading: str) -> dict[str, list[tuple[float, float]]]:
+def curves_of(found: Found, variant: str) -> dict[str, list[tuple[float, float]]]:
     """(DT, accuracy) of the plug-in rule for every slack, by kind of base, means over the folds."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for kind in study.KINDS:
-        own = [result["curve"] for cell, result in found.items() if (cell.reading, cell.kind) == (reading, kind)]
+        own = [result["curve"] for cell, result in found.items() if (cell.variant, cell.kind) == (variant, kind)]
         if own:
             curves[kind] = [
                 (abs(fmean(one["signed DT"] for one in points)), fmean(one["accuracy"] for one in points))
@@ -285,10 +285,10 @@ def curves_of(found: Found, reading: str) -> dict[str, list[tuple[float, float]]
 
 
 def rows_of(
-    table: str, reading: str, recipe: str, scores: study.Scores, epochs: int | None, **more: Any
+    table: str, variant: str, recipe: str, scores: study.Scores, epochs: int | None, **more: Any
 ) -> list[dict[str, Any]]:
     """Rows of results.json: mean and spread over the folds."""
-    place = {"case": reading, "sampling": None, "recipe": recipe, **more, **({"epochs": epochs} if epochs else {})}
+    place = {"case": variant, "sampling": None, "recipe": recipe, **more, **({"epochs": epochs} if epochs else {})}
     return [
         row_of(table, model, quantity, None, [score[quantity] for score in own], **place)
         for model, own in scores.items()

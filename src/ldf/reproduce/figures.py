@@ -171,7 +171,7 @@ def profiles_figure(variables: Sequence[str], widths: Sequence[int], picture: Ma
 
 
 def tradeoff_figure(
-    reading: str,
+    variant: str,
     scores: Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]],
     curves: Mapping[str, Sequence[tuple[float, float]]],
     path: Path,
@@ -201,20 +201,20 @@ def tradeoff_figure(
             style = {"color": colours[model], "marker": markers[model]}
             at = (abs(fmean(gaps)), fmean(right))
             axes.errorbar(*at, xerr=error[0], yerr=error[1], markersize=7, elinewidth=0.8, label=model, **style)
-            gap, accuracy = (published.figure("fairness", reading, model, quantity) for quantity in ("DT", "accuracy"))
+            gap, accuracy = (published.figure("fairness", variant, model, quantity) for quantity in ("DT", "accuracy"))
             if recipe == "paper" and gap is not None:
                 axes.plot(gap, accuracy, markersize=7, markerfacecolor="white", linestyle="", **style)
         axes.set_xlim(left=-0.002)
         axes.set_xlabel("|signed DT|, mean over the folds", fontsize=9)
         axes.set_ylabel("accuracy", fontsize=9)
-        axes.set_title(f"{reading} · {recipe}", fontsize=10)
+        axes.set_title(f"{variant} · {recipe}", fontsize=10)
         axes.legend(fontsize=7.5, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4)
     save(figure, path)
 
 
 def relaxed_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """DT and accuracy against ε, a column a reading."""
-    readings = list(dict.fromkeys(row["case"] for row in rows))
+    """DT and accuracy against ε, a column a variant."""
+    variants = list(dict.fromkeys(row["case"] for row in rows))
     names = list(dict.fromkeys((row["recipe"], row["model"]) for row in rows))
     labels = [f"{model} ({recipe})" for recipe, model in names]
     colours, markers = {}, {}
@@ -222,14 +222,14 @@ def relaxed_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         role = model.removeprefix("boosting ")
         colours[label] = "#56B4E9" if recipe == "paper" else ROLES[role]
         markers[label] = "D" if recipe == "paper" else "s" if role != model else "o"
-    figure, panels = grid(2 * len(readings), 3.6, 3.0, columns=len(readings))
+    figure, panels = grid(2 * len(variants), 3.6, 3.0, columns=len(variants))
     for index, axes in enumerate(panels):
-        reading, quantity = readings[index % len(readings)], ("DT", "accuracy")[index // len(readings)]
+        variant, quantity = variants[index % len(variants)], ("DT", "accuracy")[index // len(variants)]
         for (recipe, model), label in zip(names, labels, strict=True):
             own = [
                 row
                 for row in rows
-                if (row["case"], row["quantity"], row["recipe"], row["model"]) == (reading, quantity, recipe, model)
+                if (row["case"], row["quantity"], row["recipe"], row["model"]) == (variant, quantity, recipe, model)
             ]
             places = [row["epsilon"] for row in own]
             style = {"color": colours[label], "marker": markers[label], "markersize": 4.5}
@@ -242,8 +242,8 @@ def relaxed_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
                 hollow = {"color": "#555555", "marker": "o", "markerfacecolor": "white", "markersize": 5}
                 axes.plot(places, [row["paper"] for row in own], linestyle=":", **hollow)
         if quantity == "DT":
-            axes.set_title(reading, fontsize=10)
-            ends = sorted({row["epsilon"] for row in rows if row["case"] == reading})
+            axes.set_title(variant, fontsize=10)
+            ends = sorted({row["epsilon"] for row in rows if row["case"] == variant})
             axes.plot(ends, ends, color="#999999", linestyle=":", linewidth=1)
         axes.set_xlabel("ε", fontsize=9)
         axes.set_ylabel(quantity, fontsize=9)
@@ -258,29 +258,29 @@ def relaxed_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def epochs_figure(traces: Mapping[str, Mapping[str, Any]], models: Sequence[str], path: Path) -> None:
-    """A line of panels for each reading: accuracy on the left, DT on the right.
+    """A line of panels for each variant: accuracy on the left, DT on the right.
 
     Args:
-        traces: by reading, model and quantity, for each fold its values over the epochs.
+        traces: by variant, model and quantity, for each fold its values over the epochs.
         models: those that are drawn.
     """
     figure, panels = grid(2 * len(traces), 5.4, 2.7, columns=2)
     for index, axes in enumerate(panels):
-        reading, quantity = list(traces)[index // 2], ("accuracy", "DT")[index % 2]
+        variant, quantity = list(traces)[index // 2], ("accuracy", "DT")[index % 2]
         for model in models:
-            folds = list(zip(*traces[reading][model][quantity], strict=True))
+            folds = list(zip(*traces[variant][model][quantity], strict=True))
             epochs = range(1, len(folds) + 1)
             axes.fill_between(
                 epochs, [min(e) for e in folds], [max(e) for e in folds], color=ROLES[model], alpha=0.13, linewidth=0
             )
             axes.plot(epochs, [fmean(e) for e in folds], color=ROLES[model], linewidth=1.5, label=model)
-        axes.set_title(f"{reading}: {quantity}", fontsize=10)
+        axes.set_title(f"{variant}: {quantity}", fontsize=10)
         axes.tick_params(labelsize=8)
         if quantity == "DT":
             axes.set_ylim(bottom=0)
         else:  # the first epochs are far below
             later = [
-                v for model in models for fold in traces[reading][model][quantity] for v in fold[len(fold) // 10 :]
+                v for model in models for fold in traces[variant][model][quantity] for v in fold[len(fold) // 10 :]
             ]
             axes.set_ylim(min(later) - 0.02, max(later) + 0.01)
         if index >= len(panels) - 2:

@@ -21,7 +21,7 @@ TABLES = (*NETWORKS, "transprecision", *FAIR)
 
 BOTH = ("paper", "tuned")
 PANELS = ("adult-sex", "default-sex", "bank-balanced-age")
-"""One reading of each of the paper's data sets, those that its own figures are of."""
+"""One variant of each of the paper's data sets, those that its own figures are of."""
 
 USUAL: Mapping[str, Mapping[str, Any]] = {
     **{name: {"samplings": ("shared", "independent"), "repairs": 100} for name in NETWORKS},
@@ -55,7 +55,7 @@ class Options:
         table: its name, or "all".
         out: the folder of the report.
         work: the folder of labels, networks and cells, which tables may share.
-        cases: networks, sizes of training sets (transprecision) or readings (fairness).
+        cases: networks, sizes of training sets (transprecision) or variants (fairness).
         kernels: of transprecision.
         samplings: of the demands of networks.
         samples: labels of a network.

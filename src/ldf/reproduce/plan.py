@@ -44,14 +44,14 @@ def family(table: str) -> Family:
 def plan(asked: Options) -> list[Options]:
     """The tables that are meant, each with its own options.
 
-    With "all", a case says which: a size of training sets transprecision, a reading fairness, a network the others.
+    With "all", a case says which: a size of training sets transprecision, a variant fairness, a network the others.
     """
     if asked.table != "all":
         return [asked.of(asked.table, asked.cases)]
     sizes = [case for case in asked.cases if case.isdigit()]
-    readings = [case for case in asked.cases if case.startswith(("adult-", "default-", "bank-"))]
-    others = [case for case in asked.cases if case not in (*sizes, *readings)]
-    own = {**dict.fromkeys(NETWORKS, others), "transprecision": sizes, **dict.fromkeys(FAIR, readings)}
+    variants = [case for case in asked.cases if case.startswith(("adult-", "default-", "bank-"))]
+    others = [case for case in asked.cases if case not in (*sizes, *variants)]
+    own = {**dict.fromkeys(NETWORKS, others), "transprecision": sizes, **dict.fromkeys(FAIR, variants)}
     meant = [asked.of(name, own[name]) for name in TABLES if own[name] or not asked.cases]
     return [options for options in meant if options.table not in NETWORKS or _has_networks(options)]
 

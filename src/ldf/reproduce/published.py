@@ -82,7 +82,7 @@ FIGURES: Mapping[str, Mapping[str, Mapping[str, tuple[float, ...]]]] = {
     },
 }
 """By table, case and quantity, a figure for each of `MODELS`, or for each of `SLACKS`. GasLib's networks stand for the
-paper's 40-pipe and 135-pipe; all readings of a data set stand beside the same figures."""
+paper's 40-pipe and 135-pipe; all variants of a data set stand beside the same figures."""
 
 
 def figure(table: str, case: str, model: str, quantity: str, slack: float | None = None) -> float | None:
