@@ -1,1 +1,1 @@
-"""The command line, a file for each group of commands."""
+"""The command line, one file per group of commands."""

@@ -1,4 +1,4 @@
-"""The command line as a whole. What is slow to import is imported by the command that needs it."""
+"""The `ldf` command. Slow imports are made by the commands that need them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and stop.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass

@@ -21,7 +21,7 @@ app = typer.Typer()
 
 KINDS = kinds()
 OTHERS = f" {', '.join(KINDS[len(OWN) :])}: see the package." if len(KINDS) > len(OWN) else ""
-Kind = Annotated[str, typer.Argument(help=f"The kind of problem: {', '.join(KINDS)}.")]
+Kind = Annotated[str, typer.Argument(help=f"Kind of problem: {', '.join(KINDS)}.")]
 Mode = Literal["shared", "independent"]
 Model = Literal["M", "MC", "MCD"]
 RecipeName = Literal["paper", "tuned"]
@@ -33,14 +33,14 @@ Case = Annotated[
         f"a MATGAS .m, GasLib .net or .zip, or .json file.{OTHERS}"
     ),
 ]
-Run = Annotated[Path, typer.Argument(help="The folder of a trained network.")]
+Run = Annotated[Path, typer.Argument(help="Folder of a trained network.")]
 STATUSES = ("certified", "uncertified", "unsolvable")
 TOGETHER = 256
-"""Demands that are answered at once."""
+"""Number of demands answered in one batch."""
 DEMANDS = (
-    "CSV or Parquet, a row for each demand. power: column p5 (or 5) is MW at bus 5, q5 MVAr there; q follows p at the "
-    f"nominal power factor. gas: column 5 (or q5) is kg/s at junction 5.{OTHERS} What is left out keeps its nominal "
-    "demand."
+    "CSV or Parquet file, one row per demand. power: column p5 (or 5) is MW at bus 5, q5 MVAr; without q5, q keeps the "
+    f"nominal power factor. gas: column 5 (or q5) is kg/s at junction 5.{OTHERS} Loads without a column keep their "
+    "nominal demand."
 )
 
 
@@ -49,9 +49,9 @@ def solve(
     kind: Kind,
     case: Case,
     demands: Annotated[Path | None, typer.Option(help=DEMANDS)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list for a file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list of them.")] = False,
 ) -> None:
-    """Solve one demand, the nominal one by default, or a file of them: the ground truth."""
+    """Solve the nominal demand, or a file of demands, to optimality with IPOPT."""
     from ..io.text import table
     from ..proxies import open_problem
 
@@ -75,9 +75,9 @@ def solve(
                 for name, values in parts.items()
                 if values
             ]
-            typer.echo("\n" + table(["", "least", "most"], spans))
+            typer.echo("\n" + table(["", "minimum", "maximum"], spans))
         if problem.assumptions:
-            typer.echo("\nAssumed:\n" + "\n".join(f"- {line}" for line in problem.assumptions))
+            typer.echo("\nAssumptions:\n" + "\n".join(f"- {line}" for line in problem.assumptions))
     if any(answer["status"] != "optimal" for answer in answers):
         raise typer.Exit(1)
 
@@ -86,19 +86,22 @@ def solve(
 def label(
     kind: Kind,
     case: Case,
-    out: Annotated[Path, typer.Option(help="The folder of the data set; one that was begun is gone on with.")],
-    n: Annotated[int, typer.Option("-n", "--rows", min=1, help="Solved demands to have in the end.")] = 4000,
-    sampling: Annotated[Mode, typer.Option(help="One factor for all loads, or one for each.")] = "shared",
-    low: Annotated[float, typer.Option(help="The smallest factor on nominal demands.")] = 0.8,
-    high: Annotated[float, typer.Option(help="The largest.")] = 1.2,
-    noise: Annotated[float, typer.Option(help="Each load varies by ± this share besides.")] = 0.0,
+    out: Annotated[Path, typer.Option(help="Folder of the data set; an unfinished data set is resumed.")],
+    n: Annotated[int, typer.Option("-n", "--rows", min=1, help="Number of solved demands.")] = 4000,
+    sampling: Annotated[
+        Mode, typer.Option(help="shared: one random factor for all loads; independent: one per load.")
+    ] = "shared",
+    low: Annotated[float, typer.Option(help="Smallest factor on nominal demand.")] = 0.8,
+    high: Annotated[float, typer.Option(help="Largest factor on nominal demand.")] = 1.2,
+    noise: Annotated[float, typer.Option(help="Extra independent noise per load, as a fraction.")] = 0.0,
     hot_start: Annotated[
-        float, typer.Option(help="With 0.01 a row also has an earlier demand, within 1 %, and its state.")
+        float,
+        typer.Option(help="Also give each row the optimal state of a demand within this fraction (paper: 0.01)."),
     ] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling.")] = 0,
     workers: Workers = None,
 ) -> None:
-    """Draw demands and solve them on all cores, into Parquet shards."""
+    """Sample demands, solve them on all cores, and write Parquet shards."""
     from ..proxies import open_problem
     from ..proxies.data import labelling
     from ..proxies.data.sampling import Sampling
@@ -108,18 +111,18 @@ def label(
     begun = time.monotonic()
     done = labelling.label(problem, n, drawn, out, seed=seed, workers=workers, progress=True)
     failed = ", ".join(f"{count} {reason}" for reason, count in sorted(done["failures"].items())) or "none failed"
-    typer.echo(f"{n} rows of {done['draws']} draws ({failed}) in {out}, {time.monotonic() - begun:.1f} s")
+    typer.echo(f"{n} rows in {out}, from {done['draws']} samples ({failed}), {time.monotonic() - begun:.1f} s")
 
 
 @app.command()
 def train(
     kind: Kind,
-    data: Annotated[Path, typer.Argument(help="The folder of a data set, made by `ldf label`.")],
-    out: Annotated[Path, typer.Option(help="The folder of the run; one that was stopped is gone on with.")],
+    data: Annotated[Path, typer.Argument(help="Folder of a data set made by `ldf label`.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run; an unfinished run is resumed.")],
     model: Annotated[Model, typer.Option(help="M: no constraints; MC: λ = 1; MCD: λ by dual ascent.")] = "MCD",
-    recipe: Annotated[RecipeName, typer.Option(help="What the paper prescribes, or what works best.")] = "tuned",
+    recipe: Annotated[RecipeName, typer.Option(help="Training settings: the paper's, or the tuned ones.")] = "tuned",
     epochs: Epochs = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and held-out rows.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for weights, batches and held-out rows.")] = 0,
 ) -> None:
     """Train a network on labelled demands."""
     import torch
@@ -131,7 +134,7 @@ def train(
     torch.set_num_threads(1)
     labelled = dataset.load(data)
     if labelled.problem.kind != kind:
-        raise ValueError(f"{data} has labels for {labelled.problem.kind}, not for {kind}")
+        raise ValueError(f"{data} has labels of kind {labelled.problem.kind}, not {kind}")
     chosen = runs.recipe_named(recipe)
     place = {"data": str(data.resolve())}
     done = runs.train(labelled, model, chosen, seed=seed, epochs=epochs, folder=out, facts=place, progress=True)
@@ -143,10 +146,10 @@ def train(
 @app.command()
 def evaluate(
     run: Run,
-    data: Annotated[Path | None, typer.Option(help="Another data set; by default the one trained on.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Data set to evaluate on; by default the training one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Errors of states and prices, violations and cost gap on test rows, beside the baselines."""
+    """Print errors of states and prices, violations and cost gap on test rows, next to the baselines."""
     from dataclasses import asdict
 
     from ..io.text import number, table
@@ -159,9 +162,11 @@ def evaluate(
     place = data or Path(trained.facts.get("data", ""))
     labelled = dataset.load(place)
     if labelled.problem.fingerprint != trained.problem.fingerprint:
-        raise ValueError(f"{place} has labels of {labelled.problem.name}, the run is of {trained.problem.name}")
+        raise ValueError(
+            f"{place} has labels of {labelled.problem.name}, but the run was trained on {trained.problem.name}"
+        )
     if trained.proxy.hot and not labelled.hot:
-        raise ValueError(f"{place} has no earlier states, and {run} was trained with a hot start")
+        raise ValueError(f"{place} has no earlier states, but {run} was trained with a hot start")
     _, test = labelled.split()
     model = trained.facts["model"]
     states = {name: predict(test) for name, predict in baselines(labelled).items()}
@@ -191,22 +196,22 @@ def evaluate(
 def predict(
     run: Run,
     demands: Annotated[Path, typer.Option(help=DEMANDS)],
-    out: Annotated[Path, typer.Option(help="The file to write answers to, .csv or .parquet.")],
+    out: Annotated[Path, typer.Option(help="Output file for answers, .csv or .parquet.")],
     repair: Annotated[
         How,
         typer.Option(
-            help="fast: the fastest that certifies, in milliseconds; projection: the nearest feasible state; optimal: "
-            "the optimum, by the solver from the prediction; none: the prediction as it is."
+            help="fast: power flow and small quadratic programs, milliseconds; projection: nearest feasible state; "
+            "optimal: the optimum, by the solver warm-started at the prediction; none: the prediction itself."
         ),
     ] = "fast",
     tolerance: Annotated[
-        float, typer.Option(help="Certify answers that keep every law up to this, per unit or radians.")
+        float, typer.Option(help="Largest violation of a certified answer, per unit or radians.")
     ] = TOLERANCE,
     gap: Annotated[
-        bool, typer.Option("--gap", help="Solve each demand too, to say how far its answer's cost is from the optimum.")
+        bool, typer.Option("--gap", help="Also solve each demand, to report the cost gap to the optimum.")
     ] = False,
 ) -> None:
-    """Answer demands with a trained network: repaired, priced, and each with its certificate."""
+    """Answer demands with a trained network: repaired, with prices, each with a certificate."""
     import torch
 
     from ..io.files import check_writable
@@ -227,7 +232,7 @@ def predict(
     write_answers(out, respond.problem, answers)
     for row, answer in enumerate(answers, 1):
         if answer.warning:
-            typer.echo(f"Warning: demand {row} is outside of what was trained on: {answer.warning}", err=True)
+            typer.echo(f"Warning: demand {row} is outside the training range: {answer.warning}", err=True)
         if answer.status == "unsolvable":
             typer.echo(f"demand {row} has no answer: {answer.reason}", err=True)
     counts = Counter(answer.status for answer in answers)
@@ -240,7 +245,7 @@ def predict(
 
 @app.command()
 def doctor(run: Run) -> None:
-    """Say which law does not hold, why, and what to change."""
+    """Report which constraints are not satisfied, why, and what to change."""
     from ..proxies.learning.training import Trained
 
     trained = Trained.load(run)
@@ -255,7 +260,7 @@ def _demands(path: Path, problem: Problem) -> Any:
 
 
 def _solution(problem: Problem, solver: Solver, demand: Any) -> dict[str, Any]:
-    """What a program wants to know of a solved demand."""
+    """A solved demand as JSON data."""
     found = solver.solve(demand)
     answer: dict[str, Any] = {
         "case": problem.name,

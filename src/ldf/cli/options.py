@@ -6,5 +6,5 @@ from typing import Annotated
 
 import typer
 
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes; all cores by default.")]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the data; the recipe's own by default.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Number of processes; all cores by default.")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Number of epochs; the recipe's by default.")]

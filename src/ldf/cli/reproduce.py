@@ -1,4 +1,4 @@
-"""`ldf demo` and `ldf reproduce`: the paper's tables, and a first look."""
+"""`ldf demo` and `ldf reproduce`: a first look, and the paper's tables."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ Table = Literal[
     "fairness-traces",
     "all",
 ]
-Seeds = Annotated[int, typer.Option(min=1, help="Networks of each kind.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of networks per model.")]
 
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder to write to.")] = Path("out/demo"),
-    case: Annotated[str, typer.Option(help="A PGLib name or the path of a MATPOWER .m file.")] = "case30_ieee",
-    samples: Annotated[int, typer.Option(min=20, help="Demands to label, a fifth of them to test on.")] = 1000,
+    out: Annotated[Path, typer.Option(help="Output folder.")] = Path("out/demo"),
+    case: Annotated[str, typer.Option(help="A PGLib name, or the path of a MATPOWER .m file.")] = "case30_ieee",
+    samples: Annotated[
+        int, typer.Option(min=20, help="Number of labelled demands; a fifth of them are test rows.")
+    ] = 1000,
     seeds: Seeds = 2,
     epochs: Epochs = 60,
     workers: Workers = None,
 ) -> None:
     """Learn AC optimal power flow end to end: label demands, train M, MC and MCD, repair, certify, report.
 
-    A run that was stopped goes on where it was. Takes a few minutes on two cores.
+    Takes about a minute on two cores. A stopped run resumes.
     """
     from ..reproduce.options import Options
 
@@ -67,55 +69,58 @@ def demo(
 
 @app.command()
 def reproduce(
-    table: Annotated[Table, typer.Argument(help="The table, or all of them.")],
-    out: Annotated[Path, typer.Option(help="The folder for results.json, table.md, figures and index.html.")],
+    table: Annotated[Table, typer.Argument(help="Table to reproduce, or all of them.")],
+    out: Annotated[Path, typer.Option(help="Output folder for results.json, table.md, plots and index.html.")],
     case: Annotated[
         list[str] | None,
         typer.Option(
-            help="A network, a size of training sets (transprecision) or a variant such as adult-sex (fairness); may "
-            "be given several times. All by default."
+            help="A network, a training set size (transprecision), or a variant such as adult-sex (fairness). Repeat "
+            "for several; all by default."
         ),
     ] = None,
-    kernel: Annotated[
-        list[str] | None, typer.Option(help="transprecision: a kernel; may be given several times.")
-    ] = None,
+    kernel: Annotated[list[str] | None, typer.Option(help="transprecision: a kernel. Repeat for several.")] = None,
     sampling: Annotated[
-        Modes | None, typer.Option(help="How demands are drawn; both by default, with --quick as in the paper: shared.")
+        Modes | None,
+        typer.Option(help="How demands are sampled; both by default, shared (as in the paper) with --quick."),
     ] = None,
     recipe: Annotated[
         Recipes | None,
         typer.Option(
-            help="The paper's recipe, ours, or both; by default both, and of independent demands, which the paper does "
-            "not have, ours."
+            help="The paper's recipe, the tuned one, or both. By default both; for independent demands, which the paper "
+            "does not have, tuned."
         ),
     ] = None,
     samples: Annotated[
-        int | None, typer.Option(min=20, help="Labels; 4000 by default, 1000 of independent demands on 300 buses.")
+        int | None,
+        typer.Option(min=20, help="Labels per network; 4000 by default, 1000 for independent demands on 300 buses."),
     ] = None,
     epochs: Epochs = None,
     seeds: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Networks of each kind, 5 by default (3 by the paper's recipe on 300 buses); training sets for "
+            help="Networks per model, 5 by default (3 for the paper's recipe on 300 buses); training sets for "
             "transprecision, 10; folds for fairness, 5.",
         ),
     ] = None,
     repairs: Annotated[
-        int | None, typer.Option(min=1, help="Test rows to repair, for violations; 100 by default.")
+        int | None, typer.Option(min=1, help="violations: number of test rows to repair; 100 by default.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="A look in ten minutes at most: few labels, epochs and seeds.")
+        bool,
+        typer.Option(
+            "--quick", help="Few labels, epochs and seeds: ten minutes at most; results are not for comparison."
+        ),
     ] = False,
     work: Annotated[
         Path | None,
-        typer.Option(help="Where labels and networks lie, for tables to share; OUT/work by default."),
+        typer.Option(help="Folder of labels and networks, which tables may share; OUT/work by default."),
     ] = None,
     workers: Workers = None,
 ) -> None:
-    """Make a table of the paper again, or all of them on one page, from labels to pictures.
+    """Reproduce a table of the paper, or all of them on one page, from labels to plots.
 
-    Says first how long it will take, and goes on where it was stopped.
+    Prints an estimate of the time first. A stopped run resumes.
     """
     from ..reproduce.options import Options
     from ..reproduce.plan import plan
@@ -140,7 +145,7 @@ def reproduce(
 
 
 def _report(tables: Sequence[Options]) -> None:
-    """Say how long it takes, make the tables, and end with 1 where one of them is missing."""
+    """Print the expected time, make the tables, and exit with 1 if one of them is missing."""
     from ..reproduce import plan, targets
     from ..reproduce.tables import terminal
 
@@ -158,5 +163,5 @@ def _report(tables: Sequence[Options]) -> None:
 
 
 def _command() -> str:
-    """The command as it was typed."""
+    """The command as typed."""
     return shlex.join(["ldf", *sys.argv[1:]])

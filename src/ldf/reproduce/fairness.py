@@ -22,7 +22,7 @@ SECONDS = {
     "paper": 220.0, "paper-separate": 130.0, "paper-relaxed": 125.0, "network": 29.0, "boosting": 13.0,
     "network-relaxed": 32.0, "boosting-relaxed": 12.0,
 }  # fmt: skip
-"""Of one core, for a cell with all its epochs: what was measured on average."""
+"""Mean seconds of one core for a cell with all its epochs, as measured."""
 QUANTITIES = ("accuracy", "DT", "signed DT")
 TRACED = ("M", "MC", "MCD", "Zafar")
 
@@ -35,36 +35,35 @@ NAMES = {
         "thresholds": "boosting M + thresholds (z)",
     },
 }
-"""What the models of our recipe are called in the tables."""
+"""Names of the tuned recipe's models in the tables."""
 
 NOTES = (
     "DT is |rate of positive decisions in one group − in the other| on test rows, the mean over five folds as in the "
-    "paper; signed DT is the mean of the signed difference (second group − first, in alphabetical order), which chance "
-    "does not push upwards. Its standard error is about .0045 (adult-sex), .0065 (adult-race), .005 (default-sex), "
-    ".0225 (bank-balanced-age): smaller differences say nothing.",
-    "The paper names race for Adult and 41,188 rows for Bank; its own figures are reached with sex, and with the "
-    "balanced file of 11,162 rows. Both variants are run, each beside the same published rows. Age means 25 to 60 "
-    "against the rest. The protected attribute is left out of the features. Encodings are fitted on the training rows "
-    "of each fold.",
-    "Paper recipe: three hidden layers of 10, cross-entropy, Adam 1e-3, 100 epochs, batches of 512 (not said in the "
+    "paper; signed DT is the mean of the signed difference (second group − first, in alphabetical order), which, "
+    "unlike DT, noise does not bias upwards. Its standard error is about .0045 (adult-sex), .0065 (adult-race), .005 "
+    "(default-sex), .0225 (bank-balanced-age): smaller differences are not significant.",
+    "The paper names race for Adult and 41,188 rows for Bank; its results agree with sex, and with the balanced file of "
+    "11,162 rows. Both variants are run, each compared with the same published values. Age means 25 to 60 against the "
+    "rest. The protected attribute is not a feature. Encodings are fitted on the training rows of each fold.",
+    "Paper recipe: three hidden layers of 10, cross-entropy, Adam 1e-3, 100 epochs, batches of 512 (not given in the "
     "paper). MC: λ = 1 on |E[p | z=1] − E[p | z=0]|. MCD: the same expected rates in the loss; the multiplier is "
-    "signed and moved by the 0/1 rates of the epoch's decisions, which DT is made of, with the step 0.7. (The printed "
-    "step is 1e-4: 100 epochs of a gap of .2 then move a multiplier to .002, and nothing changes.) MCD expected: "
-    "ν = |σ| of expected rates for both, as printed, with the step 0.7. MCD separate: the same with the objective of "
-    "M, M₀ and M₁, where each group is decided by its own network and the attribute is needed at prediction (on one "
-    "variant of each data set). Zafar: no covariance of z and the logit, by the same ascent and network.",
+    "signed and updated with the 0/1 rates of the epoch's decisions, from which DT is computed, with step 0.7. (With "
+    "the printed step of 1e-4, 100 epochs with a gap of .2 raise the multiplier to .002 and change nothing.) MCD "
+    "expected: ν = |σ| of expected rates for both, as printed, with step 0.7. MCD separate: the same with the objective "
+    "of M, M₀ and M₁, where each group has its own network and the attribute is needed at prediction (on one variant "
+    "of each data set). Zafar: zero covariance of z and the logit, by the same ascent and network.",
     "Tuned recipe: five networks (one-hot and piecewise-linear encoding, 2 × 64), or boosters of LightGBM, each "
-    "trained without one fifth of the training rows; multipliers start where the closed form puts them and ascend by "
-    "signed, out-of-fold 0/1 rates. M + plug-in: the closed form on M itself. (z): the attribute is needed at "
-    "prediction, which is worth .003 to .005 of accuracy; compare like with like. mean: the more frequent label for "
-    "all; linear: logistic regression.",
-    "Relaxed: |σ| ≤ ε with ε a share (the slack) of the labels' own gap in the data set.",
+    "trained without one fifth of the training rows; multipliers start at the closed form's values and are updated "
+    "with signed, out-of-fold 0/1 rates. M + plug-in: the closed-form rule applied to M. (z): needs the attribute at "
+    "prediction, which is worth .003 to .005 of accuracy; compare only with other (z) models. mean: always the more "
+    "frequent label; linear: logistic regression.",
+    "Relaxed: |σ| ≤ ε, where ε is a fraction (the slack) of the labels' own gap in the data set.",
 )
 
 
 @dataclass(frozen=True)
 class Cell(Job):
-    """One cell: a variant with the paper's recipe, all folds at once, or one fold with ours."""
+    """One cell: all folds of a variant with the paper's recipe, or one fold with the tuned recipe."""
 
     version = 1
     kind: str
@@ -75,32 +74,32 @@ class Cell(Job):
 
     @property
     def recipe(self) -> str:
-        """The paper's, or ours."""
+        """The recipe, paper or tuned."""
         return "tuned" if self.kind.partition("-")[0] in study.KINDS else "paper"
 
     def describe(self) -> str:
-        """For the line of progress."""
+        """Text of the progress line."""
         return f"{self.variant} {self.kind}" + (f" fold {self.fold + 1}" if self.fold is not None else "")
 
     def path(self, work: Path) -> Path:
-        """Where its scores are kept."""
+        """The file of its scores."""
         part = f"{self.folds}-folds" if self.fold is None else f"fold-{self.fold}"
         epochs = f"-{self.epochs}" if self.epochs else ""
         return work / "fairness" / f"{self.variant}-{self.kind}-{part}{epochs}.json"
 
     @property
     def seconds(self) -> float:
-        """0.7 of it for the epochs."""
+        """Estimated seconds; 0.7 of them are proportional to the epochs."""
         return (0.3 + 0.7 * (self.epochs or study.EPOCHS) / study.EPOCHS) * SECONDS[self.kind]
 
     @property
     def needs(self) -> Sequence[Cell]:
-        """With our recipe, a relaxed constraint starts from the multipliers of the same fold without slack."""
+        """With the tuned recipe, a relaxed constraint starts from the multipliers of the same fold without slack."""
         kind, _, rest = self.kind.partition("-")
         return [replace(self, kind=kind)] if rest and kind in study.KINDS else []
 
     def run(self, work: Path) -> dict[str, Any]:
-        """Train and score: "scores" by model, "relaxed" by slack, and what pictures are drawn from."""
+        """Train and score: "scores" by model, "relaxed" by slack, and the data of the plots."""
         variant = load(self.variant)
         if self.kind == "paper":
             scores, traces = study.paper(variant, self.folds, self.epochs)
@@ -127,11 +126,11 @@ class Cell(Job):
 Found = Mapping[Cell, Mapping[str, Any]]
 """Results by cell."""
 Made = tuple[list[dict[str, Any]], list[Figure]]
-"""Rows of results.json, and pictures."""
+"""Rows of results.json, and plots."""
 
 
 def available(options: Options) -> tuple[Options, dict[str, str]]:
-    """The options with the variants that can be had, and why others cannot; all of them missing is an error."""
+    """The options with the available variants, and why others are missing; an error if none is available."""
     missing: dict[str, str] = {}
     for variant in options.cases:
         if variant in VARIANTS:
@@ -146,12 +145,12 @@ def available(options: Options) -> tuple[Options, dict[str, str]]:
 
 
 def cells(options: Options) -> list[Cell]:
-    """All cells of a table; the traces are of the paper's recipe only."""
+    """All cells of a table; the traces have the paper's recipe only."""
     for name in options.cases:
         if name not in VARIANTS:
-            raise ValueError(f"there is no variant {name!r}; there are {', '.join(VARIANTS)}")
+            raise ValueError(f"unknown variant {name!r}; the variants are {', '.join(VARIANTS)}")
     if not 1 <= options.seeds <= study.FOLDS:
-        raise ValueError(f"there are {study.FOLDS} folds, got {options.seeds}")
+        raise ValueError(f"the number of folds must be 1 to {study.FOLDS}, got {options.seeds}")
     more = "-relaxed" if options.table == "relaxed-fairness" else ""
     traces = options.table == "fairness-traces"
     found = []
@@ -167,12 +166,12 @@ def cells(options: Options) -> list[Cell]:
 
 
 def left(options: Options) -> dict[Path, float]:
-    """What is still to be made, and how many seconds of one core each of it takes."""
+    """Files still to be made, with the seconds of one core for each."""
     return jobs.left(cells(options), options.work)
 
 
 def make(options: Options) -> Part:
-    """One of the tables, from cells that are made where they are not there yet."""
+    """One of the tables; missing cells are computed first."""
     options, missing = available(options)
     found = jobs.run(cells(options), options.work, options.workers, options.progress)
     table = TABLES[options.table]
@@ -182,7 +181,7 @@ def make(options: Options) -> Part:
 
 
 def main_table(options: Options, found: Found) -> Made:
-    """Accuracy and DT of every model on every variant, and the trade-off as a picture."""
+    """Accuracy and DT of every model on every variant, and a plot of the trade-off."""
     rows, figures = [], []
     for variant in options.cases:
         scores = {recipe: scores_of(found, variant, recipe) for recipe in options.recipes}
@@ -196,7 +195,7 @@ def main_table(options: Options, found: Found) -> Made:
 
 
 def relaxed_table(options: Options, found: Found) -> Made:
-    """Accuracy and DT of M_C^D where a gap of ε is allowed."""
+    """Accuracy and DT of M_C^D with a gap of up to ε allowed."""
     rows: list[dict[str, Any]] = []
     for variant in options.cases:
         whole = abs(load(variant).gap)
@@ -235,13 +234,13 @@ def traces_table(options: Options, found: Found) -> Made:
     write_whole(options.out / "traces.csv", "\n".join(lines) + "\n")
     traces = {cell.variant: result["traces"] for cell, result in found.items()}
     epochs_figure(traces, TRACED, options.out / "traces.png")
-    caption = "accuracy and DT on the held-out fold over the epochs: mean over the folds, band: from least to most"
+    caption = "accuracy and DT on the held-out fold over the epochs: mean over the folds; band: minimum to maximum"
     return rows, [Figure("traces.png", caption)]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A page of results, and what makes its rows and pictures from the results of its cells."""
+    """A page of results, and the function that makes its rows and plots from the results of its cells."""
 
     title: str
     make: Callable[[Options, Found], Made]
@@ -258,7 +257,7 @@ TABLES = {
 
 
 def scores_of(found: Found, variant: str, recipe: str) -> study.Scores:
-    """By model, the scores of all folds."""
+    """Scores of all folds, by model."""
     scores: study.Scores = {}
     for cell, result in found.items():
         if (cell.variant, cell.recipe) != (variant, recipe):
@@ -272,7 +271,7 @@ def scores_of(found: Found, variant: str, recipe: str) -> study.Scores:
 
 
 def curves_of(found: Found, variant: str) -> dict[str, list[tuple[float, float]]]:
-    """(DT, accuracy) of the plug-in rule for every slack, by kind of base, means over the folds."""
+    """(DT, accuracy) of the plug-in rule for every slack, by kind of base; means over the folds."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for kind in study.KINDS:
         own = [result["curve"] for cell, result in found.items() if (cell.variant, cell.kind) == (variant, kind)]
@@ -297,9 +296,9 @@ def rows_of(
 
 
 def facts_of(folds: int, found: Mapping[Any, Mapping[str, Any]]) -> dict[str, str]:
-    """What a report says of the folds, and of the time."""
+    """Facts for the report: the folds and the computing time."""
     spent = sum(result["seconds"] for result in found.values())
     return {
-        "folds": f"{folds} of {study.FOLDS}, drawn with seed {study.SEED}, stratified by label and group",
+        "folds": f"{folds} of {study.FOLDS}, seed {study.SEED}, stratified by label and group",
         "computing time": f"{spent / 60:.1f} minutes of one core, in all cells",
     }

@@ -1,4 +1,4 @@
-"""Pictures of tables: errors by model, quantities against a number, profiles, trade-offs, traces over the epochs."""
+"""Plots of tables: errors by model, quantities against a number, profiles, trade-offs, traces over the epochs."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ ROLES = {
     "M": "#E69F00", "MC": "#009E73", "MCD": "#0072B2", "MCD expected": "#56B4E9", "MCD separate": "#CC79A7",
     "Zafar": "#8C6D31", "linear": "#888888", "M + plug-in": "#D55E00", "M + thresholds (z)": "#000000",
 }  # fmt: skip
-"""Colours in the pictures of trade-offs; a square is of boosted trees."""
+"""Colours in the trade-off plots; squares are boosted trees."""
 
 
 def _sections(rows: Sequence[Row]) -> tuple[list[Section], list[str]]:
-    """The tables that rows make, and all models of them; refused where there are none."""
+    """The tables formed by these rows, and all their models; an error if there are no rows."""
     if not rows:
-        raise ValueError("there are no rows to draw; at least one is needed")
+        raise ValueError("no rows to draw; at least one is needed")
     sections = sections_of(rows)
     return sections, ordered(model for section in sections for model in section.models)
 
 
 def errors_figure(rows: Sequence[Row], path: Path, quantity_names: Mapping[str, str]) -> None:
-    """Draw mean ± std by quantity and model on a log scale, a panel a table; the paper's figures are hollow.
+    """Draw mean ± std by quantity and model on a log scale, one panel per table; the paper's values are hollow.
 
     Args:
-        quantity_names: how to call the quantities; others keep their name.
+        quantity_names: labels of quantities; others keep their name.
     """
     sections, models = _sections(rows)
     units = {section.unit(quantity) for section in sections for quantity in section.quantities}
@@ -105,10 +105,10 @@ def errors_figure(rows: Sequence[Row], path: Path, quantity_names: Mapping[str, 
 
 
 def curves_figure(rows: Sequence[Row], path: Path, quantities: Sequence[str], label: str) -> None:
-    """Draw quantities against the case, a number, a panel a quantity, a line a model; the paper's are dashed.
+    """Draw quantities against the case (a number), one panel per quantity, one line per model; dotted: the paper.
 
     Args:
-        label: what the case is.
+        label: label of the horizontal axis.
     """
     sections, models = _sections(rows)
     places = [float(next(iter(section.cells.values()))["case"]) for section in sections]
@@ -160,7 +160,7 @@ def profiles_figure(variables: Sequence[str], widths: Sequence[int], picture: Ma
         style = ("-", "--", "-.", ":")[i // 7 % 4]
         left.plot(widths, profile, linestyle=style, linewidth=1.4, label=name)
     left.set_xlabel("mantissa bits", fontsize=9)
-    left.set_ylabel("profile g: y if all others were exact", fontsize=9)
+    left.set_ylabel("profile g: y if all other variables were exact", fontsize=9)
     left.legend(fontsize=7, ncols=2 if len(variables) > 7 else 1, frameon=False)
     top = max(*picture["measured"], *picture["predicted"])
     right.plot([0, top], [0, top], color="#888888", linewidth=0.8)
@@ -176,10 +176,10 @@ def tradeoff_figure(
     curves: Mapping[str, Sequence[tuple[float, float]]],
     path: Path,
 ) -> None:
-    """Accuracy against |signed DT|, a mark a model: up and to the left is better. Bars: standard error over the folds.
+    """Accuracy against |signed DT|, one mark per model: up and left is better. Bars: standard error over the folds.
 
     Args:
-        scores: by recipe, or by whatever else a panel is to be of, and by model: accuracy and signed DT of each fold.
+        scores: by panel (such as the recipe) and model: accuracy and signed DT of each fold.
         curves: lines by name, (DT, accuracy), drawn in the last panel.
     """
     figure, panels = grid(len(scores), 6.4, 4.8, columns=2)
@@ -213,7 +213,7 @@ def tradeoff_figure(
 
 
 def relaxed_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """DT and accuracy against ε, a column a variant."""
+    """DT and accuracy against ε, one column per variant."""
     variants = list(dict.fromkeys(row["case"] for row in rows))
     names = list(dict.fromkeys((row["recipe"], row["model"]) for row in rows))
     labels = [f"{model} ({recipe})" for recipe, model in names]
@@ -258,11 +258,11 @@ def relaxed_figure(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def epochs_figure(traces: Mapping[str, Mapping[str, Any]], models: Sequence[str], path: Path) -> None:
-    """A line of panels for each variant: accuracy on the left, DT on the right.
+    """One line of panels per variant: accuracy on the left, DT on the right.
 
     Args:
-        traces: by variant, model and quantity, for each fold its values over the epochs.
-        models: those that are drawn.
+        traces: by variant, model and quantity: for each fold the values over the epochs.
+        models: the models to draw.
     """
     figure, panels = grid(2 * len(traces), 5.4, 2.7, columns=2)
     for index, axes in enumerate(panels):
@@ -278,7 +278,7 @@ def epochs_figure(traces: Mapping[str, Mapping[str, Any]], models: Sequence[str]
         axes.tick_params(labelsize=8)
         if quantity == "DT":
             axes.set_ylim(bottom=0)
-        else:  # the first epochs are far below
+        else:  # the first epochs are far below the rest
             later = [
                 v for model in models for fold in traces[variant][model][quantity] for v in fold[len(fold) // 10 :]
             ]

@@ -1,6 +1,6 @@
-"""Pieces of work whose results are kept in files, and the one scheduler that runs them on all cores.
+"""Jobs whose results are kept in files, and the scheduler that runs them on all cores.
 
-A run that was killed goes on: what is in its file is not made again.
+A killed run resumes: a job whose file exists is not run again.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from ..io.text import Progress, write_whole
 
 
 class JobError(ValueError):
-    """A job that failed, and why."""
+    """A job failed; the message says why."""
 
 
 class Job(ABC):
-    """One piece of work for one core. A subclass is a frozen dataclass: all that decides what the result is."""
+    """One piece of work for one core. A subclass is a frozen dataclass whose fields determine the result."""
 
     unit: ClassVar[str] = "cell"
-    """What the line of progress counts."""
+    """The unit that the progress line counts."""
     version: ClassVar[int | None] = None
-    """Of what is computed: a result of another version is made anew. With one, the file has it and the seconds too."""
+    """Version of the computation; a result of another version is recomputed. If set, the file has it and the seconds."""
 
     @abstractmethod
     def describe(self) -> str:
-        """In words, for the line of progress and for errors."""
+        """Description for the progress line and for errors."""
 
     @abstractmethod
     def path(self, work: Path) -> Path:
-        """The file of its result."""
+        """The file of the result."""
 
     @property
     @abstractmethod
     def seconds(self) -> float:
-        """How long it takes on one core, as measured on one machine; NaN where nobody knows."""
+        """Estimated seconds on one core, as measured on one machine; NaN if not known."""
 
     @property
     def needs(self) -> Sequence[Job]:
-        """Jobs whose results it reads."""
+        """Jobs whose results this one reads."""
         return ()
 
     @abstractmethod
     def run(self, work: Path) -> Any:
-        """The result, as JSON holds it."""
+        """Compute the result, as JSON data."""
 
     def read(self, work: Path) -> Any:
-        """The result of an earlier run; None where there is none, or one that is damaged or of another version."""
+        """The result of an earlier run; None if there is none, or if it is damaged or of another version."""
         try:
             found = json.loads(self.path(work).read_text())
         except (OSError, ValueError):
@@ -65,7 +65,7 @@ class Job(ABC):
         return found if isinstance(found, dict) and found.get("version") == self.version else None
 
     def make(self, work: Path) -> Job:
-        """Run it on one thread and write its result, whole."""
+        """Run on one thread and write the result."""
         torch.set_num_threads(1)
         begun = time.monotonic()
         try:
@@ -85,17 +85,17 @@ J = TypeVar("J", bound=Job)
 
 
 def left(jobs: Iterable[Job], work: Path) -> dict[Path, float]:
-    """By file, the seconds of one core of what is still to be made, for these jobs and for what they need."""
+    """By file, the seconds of one core of the unfinished ones among these jobs and the jobs they need."""
     return {job.path(work): job.seconds for job in _with_needs(jobs) if job.read(work) is None}
 
 
 def run(jobs: Sequence[J], work: Path, workers: int | None = None, progress: bool | None = None) -> dict[J, Any]:
-    """The results of jobs, in their order; those that are not there yet are made on all cores.
+    """The results of jobs, in their order; missing ones are computed on all cores.
 
     Args:
-        work: the folder of all results.
-        workers: processes, by default one for each core.
-        progress: whether to show how far it is; None does so on a terminal only.
+        work: folder of all results.
+        workers: number of processes; by default one per core.
+        progress: whether to show a progress line; None shows it on a terminal only.
     """
     work = work.absolute()  # a process of the pool may have been started in another folder
     every = list(dict.fromkeys(_with_needs(jobs)))
@@ -121,7 +121,7 @@ def run(jobs: Sequence[J], work: Path, workers: int | None = None, progress: boo
 
 
 def _with_needs(jobs: Iterable[Job]) -> Iterator[Job]:
-    """Jobs, each after what it needs."""
+    """Jobs, each after those that it needs."""
     for job in jobs:
         yield from _with_needs(job.needs)
         yield job

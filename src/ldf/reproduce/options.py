@@ -1,4 +1,4 @@
-"""What is asked for on the command line, and what each table takes where nothing is asked for."""
+"""Options of the command line, and the defaults of each table."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NETWORKS = ("power-errors", "gas-errors", "violations")
 FAIR = ("fairness", "relaxed-fairness", "fairness-traces")
 """The tables on fair classifiers."""
 TABLES = (*NETWORKS, "transprecision", *FAIR)
-"""All of them, by their name on the command line."""
+"""All tables, by their name on the command line."""
 
 BOTH = ("paper", "tuned")
 PANELS = ("adult-sex", "default-sex", "bank-balanced-age")
-"""One variant of each of the paper's data sets, those that its own figures are of."""
+"""One variant of each of the paper's data sets: the one that its results agree with."""
 
 USUAL: Mapping[str, Mapping[str, Any]] = {
     **{name: {"samplings": ("shared", "independent"), "repairs": 100} for name in NETWORKS},
@@ -31,38 +31,38 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     **{name: {"cases": PANELS, "recipes": BOTH, "seeds": 5} for name in FAIR},
     "fairness": {"cases": tuple(FIGURES["fairness"]), "recipes": BOTH, "seeds": 5},
 }  # fmt: skip
-"""By table, what is taken where nothing is asked for."""
+"""Defaults by table."""
 QUICK: Mapping[str, Mapping[str, Any]] = {
     **{name: {"samplings": ("shared",), "samples": 100, "seeds": 2, "epochs": 6, "repairs": 5} for name in NETWORKS},
     "transprecision": {"seeds": 2, "epochs": 20},
     **{name: {"cases": PANELS, "seeds": 2, "epochs": 2} for name in FAIR},
 }
-"""The same with --quick, where it differs."""
+"""Defaults with --quick, where they differ."""
 
 LABELS, SEEDS = 4000, 5
-"""Of a network; fewer below."""
+"""Labels per network and networks per model, with the exceptions below."""
 FEWER_LABELS: dict[tuple[str, str], int] = {("case300_ieee", "independent"): 1000}
-"""By case and sampling, where 4000 would take hours."""
+"""By case and sampling: 4000 labels would take hours."""
 FEWER_SEEDS: dict[tuple[str, str], int] = {("case300_ieee", "paper"): 3}
-"""By case and recipe, where five would take hours."""
+"""By case and recipe: five seeds would take hours."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to run and where; what is empty, 0 or None takes what is usual.
+    """What to run and where; an empty value, 0 or None means the default.
 
     Args:
-        table: its name, or "all".
-        out: the folder of the report.
-        work: the folder of labels, networks and cells, which tables may share.
+        table: name of a table, or "all".
+        out: folder of the report.
+        work: folder of labels, networks and cells, which tables may share.
         cases: networks, sizes of training sets (transprecision) or variants (fairness).
-        kernels: of transprecision.
-        samplings: of the demands of networks.
-        samples: labels of a network.
-        epochs: by default the recipe's own.
-        seeds: networks of each kind, training sets (transprecision) or folds (fairness).
-        repairs: test rows to repair.
-        quick: a look only.
+        kernels: kernels of transprecision.
+        samplings: how demands of networks are sampled.
+        samples: labels per network.
+        epochs: number of epochs; by default the recipe's.
+        seeds: networks per model, training sets (transprecision) or folds (fairness).
+        repairs: number of test rows to repair.
+        quick: whether to use few labels, epochs and seeds; not for comparison.
     """
 
     table: str
@@ -81,19 +81,19 @@ class Options:
     progress: bool | None = None
 
     def of(self, table: str, cases: Sequence[str]) -> Options:
-        """The options of one table, with what is usual for it and was not asked for."""
+        """The options of one table, with its defaults filled in."""
         own = replace(self, table=table, cases=cases)
         usual = {**USUAL[table], **(QUICK[table] if self.quick else {})}
         return replace(own, **{name: value for name, value in usual.items() if not getattr(own, name)})
 
     def recipes_of(self, mode: Mode) -> Sequence[str]:
-        """Of networks, by default both; of independent demands, which the paper does not have, ours alone."""
+        """Recipes for networks: by default both; for independent demands, which the paper does not have, tuned only."""
         return self.recipes or (BOTH if mode == "shared" else ("tuned",))
 
     def labels_of(self, case: str, mode: Mode) -> int:
-        """How many labels a network has; by default as many as can be had in reasonable time."""
+        """Number of labels of a network."""
         return self.samples or FEWER_LABELS.get((case, mode), LABELS)
 
     def seeds_of(self, case: str, recipe: str) -> int:
-        """How many networks of each kind there are; by default five, fewer where one takes very long."""
+        """Number of networks per model."""
         return self.seeds or FEWER_SEEDS.get((case, recipe), SEEDS)

@@ -1,4 +1,4 @@
-"""Which tables are asked for, how long they will take, and one report of all of them."""
+"""Which tables to make, how long they will take, and one report of all of them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .options import FAIR, NETWORKS, TABLES, Options
 from .report import write
 from .tables import Part
 
-TITLE = "Lagrangian Duality for Constrained Deep Learning: the paper's tables, made again"
+TITLE = "Lagrangian Duality for Constrained Deep Learning: the paper's tables, reproduced"
 
 
 class Family(Protocol):
     """A module that makes tables."""
 
     def left(self, options: Options) -> Mapping[Path, float]:
-        """What is not there yet of a table, and its seconds of one core."""
+        """Files of a table still to be made, with the seconds of one core for each."""
 
     def make(self, options: Options) -> Part:
-        """The table."""
+        """Make the table."""
 
 
 def family(table: str) -> Family:
-    """The module that makes a table; each needs packages of its own, and is imported only where it is asked for."""
+    """The module that makes a table. Each needs packages of its own, so it is imported only on demand."""
     if table == "transprecision":
         from . import transprecision
 
@@ -42,9 +42,10 @@ def family(table: str) -> Family:
 
 
 def plan(asked: Options) -> list[Options]:
-    """The tables that are meant, each with its own options.
+    """The tables to make, each with its own options.
 
-    With "all", a case says which: a size of training sets transprecision, a variant fairness, a network the others.
+    With "all", a case selects tables: a training set size selects transprecision, a variant fairness, a network the
+    others.
     """
     if asked.table != "all":
         return [asked.of(asked.table, asked.cases)]
@@ -63,7 +64,7 @@ def _has_networks(options: Options) -> bool:
 
 
 def expected(tables: Sequence[Options], cores: int) -> str:
-    """How long it will take, in words; what several tables share counts for the first."""
+    """How long it will take, in words. Work that several tables share is counted once."""
     known: set[Path] = set()
     parts, total, unknown = [], 0.0, False
     for options in tables:
@@ -72,7 +73,7 @@ def expected(tables: Sequence[Options], cores: int) -> str:
         except (ValueError, OSError):
             if len(tables) == 1:
                 raise
-            continue  # said when its turn comes
+            continue  # reported when the table is made
         todo = {path: seconds for path, seconds in left.items() if path not in known}
         known |= todo.keys()
         seconds = sum(value for value in todo.values() if not math.isnan(value)) / cores
@@ -81,18 +82,18 @@ def expected(tables: Sequence[Options], cores: int) -> str:
         if seconds >= 1:
             parts.append(f"{options.table} {duration(seconds)}")
     if unknown:
-        return "How long it takes is not known for these networks. The same command goes on where it was stopped."
+        return "The time needed is not known for these networks. If stopped, run the same command again to resume."
     if not parts:
-        return "All of it is there already: only tables and pictures are made."
+        return "All results are there already; only tables and plots are made."
     listed = f" ({', '.join(parts)})" if len(tables) > 1 else ""
     return (
-        f"Expected: about {duration(total)} on {cores} cores for what is not there yet{listed}. "
-        "It can be stopped at any time: the same command goes on where it was."
+        f"Expected: about {duration(total)} on {cores} cores for the missing results{listed}. "
+        "You can stop at any time and run the same command again to resume."
     )
 
 
 def duration(seconds: float) -> str:
-    """For people.
+    """Seconds as readable text.
 
     >>> duration(40), duration(400), duration(8000)
     ('40 s', '7 min', '2 h 13 min')
@@ -104,10 +105,10 @@ def duration(seconds: float) -> str:
 
 
 def run(tables: Sequence[Options], command: str) -> tuple[list[Part], dict[str, str], Path]:
-    """Make every table and the report; one that cannot be made does not keep the others from it.
+    """Make every table and the report; a table that fails does not stop the others.
 
     Returns:
-        the tables; those that are missing, with the reason; the page's path.
+        the tables; the missing ones with the reason; the path of the page.
     """
     parts: list[Part] = []
     missing: dict[str, str] = {}

@@ -1,13 +1,13 @@
-"""All figures that the paper printed of its models, and where to find one."""
+"""All values that the paper prints for its models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 MODELS = ("M", "MC", "MCD", "Zafar")
-"""The columns of its tables; only those on fair classifiers have the last."""
+"""The columns of its tables; only the tables on fair classifiers have the last one."""
 SLACKS = (0.05, 0.2, 0.5)
-"""The columns of Table 8, which is of M_C^D alone: ε as a share of the labels' own gap."""
+"""The columns of Table 8, which has M_C^D only: ε as a fraction of the labels' own gap."""
 
 _ADULT = {"accuracy": (0.8423, 0.8333, 0.8335, 0.7328), "DT": (0.1853, 0.0627, 0.0545, 0.1037)}
 _DEFAULT = {"accuracy": (0.8160, 0.8182, 0.8166, 0.6304), "DT": (0.0162, 0.0216, 0.0101, 0.0109)}
@@ -70,7 +70,7 @@ FIGURES: Mapping[str, Mapping[str, Mapping[str, tuple[float, ...]]]] = {
     },
     # Table 5
     "fairness": _FAIRNESS,
-    # Figure 1, whose lines end at the figures of Table 5
+    # Figure 1, whose lines end at the values of Table 5
     "fairness-traces": _FAIRNESS,
     # Table 8
     "relaxed-fairness": {
@@ -81,12 +81,12 @@ FIGURES: Mapping[str, Mapping[str, Mapping[str, tuple[float, ...]]]] = {
         "bank-full-age": _BANK_RELAXED,
     },
 }
-"""By table, case and quantity, a figure for each of `MODELS`, or for each of `SLACKS`. GasLib's networks stand for the
-paper's 40-pipe and 135-pipe; all variants of a data set stand beside the same figures."""
+"""By table, case and quantity, one value for each of `MODELS`, or for each of `SLACKS`. GasLib's networks take the place
+of the paper's 40-pipe and 135-pipe; all variants of a data set are compared with the same values."""
 
 
 def figure(table: str, case: str, model: str, quantity: str, slack: float | None = None) -> float | None:
-    """The paper's figure, or None.
+    """The paper's value, or None.
 
     >>> figure("power-errors", "case30_ieee", "MCD", "p"), figure("relaxed-fairness", "adult-sex", "MCD", "DT", 0.5)
     (0.0055, 0.0812)

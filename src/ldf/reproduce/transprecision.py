@@ -30,37 +30,36 @@ from .tables import Figure, Part, row_of
 SIZES = tuple(int(case) for case in FIGURES["transprecision"])
 TEST = 1000
 POOL = 20_000
-"""Configurations that training sets are chosen from."""
+"""Number of configurations from which training sets are chosen."""
 PAIRS = 6_000_000
-"""The pool is made smaller where it would have more dominated pairs than this."""
+"""The pool is reduced if it has more dominated pairs than this."""
 CANDIDATES = 32
-"""Configurations looked at for each that joins a training set of the paper's kind."""
+"""Random candidates for each configuration added to a training set of the paper's kind."""
 SEED = 2020
-"""Of the draws."""
+"""Random seed for sampling configurations."""
 SECONDS = 14.0
-"""Of one core, for all models of one training set: what was measured on average."""
+"""Mean seconds of one core for all models of one training set, as measured."""
 UNITS = {"MAE": "10^(−y)", "VC": "pairs", "SMVC": "10^(−y)", "MAE y": "y", "SMVC y": "y"}
-"""Of the quantities."""
+"""Units of the quantities."""
 
 NOTES = (
     "y = clip(−log10 error, 0, 30)/30, where error is the largest (out − ref)²/ref² over the outputs: more bits, "
-    "larger y. MAE and SMVC stand on the paper's scale 10^(−y), MAE y and SMVC y on that of y. VC counts violated "
-    "pairs among all dominated pairs of the test configurations. The data are our own runs of our own kernel: the "
-    "paper's figures stand beside, but its errors are not these errors.",
-    "Paper recipe: three hidden layers of 10, MAE, Adam 1e-3, 150 epochs, batches of 64 (not said in the paper), λ = "
+    "larger y. MAE and SMVC are on the paper's scale 10^(−y), MAE y and SMVC y on the scale of y. VC counts violated "
+    "pairs among all dominated pairs of the test configurations. The data are runs of our own kernel, so the paper's "
+    "values are not directly comparable.",
+    "Paper recipe: three hidden layers of 10, MAE, Adam 1e-3, 150 epochs, batches of 64 (not given in the paper), λ = "
     "1 (MC) or μ ← μ + 1e-3 Σν (MCD) for every dominated pair of the training set, Σ L + Σ μν as printed. Training "
-    "sets are chosen one configuration at a time out of a random few, so that half of their dominated pairs have "
-    "labels that contradict the order; such sets are far from a random sample, and all models pay for it on the test "
-    "set.",
-    "MCD directed: the paper's network, rates and epochs on the same training sets, held to 3000 pairs without "
-    "labels, in which one has some widths raised, by a dual step that works.",
+    "sets are built greedily so that half of their dominated pairs have labels that contradict the order. Such sets "
+    "are far from a random sample, which costs all models accuracy on the test set.",
+    "MCD directed: the paper's network, learning rate and epochs on the same training sets, constrained on 3000 "
+    "unlabelled pairs, in which one configuration has some widths raised, with a dual step that works.",
     "Tuned recipe: random training sets; a softmin of learned profiles over the widths; 2000 pairs of training rows "
-    "and 3000 directed pairs without labels, a multiplier each. How fast profiles bend is chosen on a fifth of the "
-    "training rows. MC: λ = 1 on the mean over pairs.",
-    "MCD repaired: profiles made monotone (tuned), or the least change in the sum of squares that makes predictions "
-    "monotone on training and test configurations (paper).",
-    "LightGBM and scikit-learn: gradient boosting with monotone constraints, size of trees and their number chosen on "
-    "a fifth of the training rows, then refitted on all.",
+    "and 3000 unlabelled directed pairs, one multiplier each. The curvature of the profiles is chosen on a fifth of "
+    "the training rows. MC: λ = 1 on the mean over pairs.",
+    "MCD repaired: profiles made monotone (tuned), or the least-squares change that makes predictions monotone on "
+    "training and test configurations (paper).",
+    "LightGBM and scikit-learn: gradient boosting with monotone constraints; tree size and number of trees chosen on a "
+    "fifth of the training rows, then refitted on all.",
 )
 
 
@@ -76,21 +75,21 @@ class Cell(Job):
     epochs: int | None
 
     def describe(self) -> str:
-        """For the line of progress."""
+        """Text of the progress line."""
         return f"{self.kernel} {self.recipe} {self.size}"
 
     def path(self, work: Path) -> Path:
-        """Where its scores are kept."""
+        """The file of its scores."""
         epochs = f"-{self.epochs}" if self.epochs else ""
         return work / "transprecision" / f"{self.kernel}-{self.recipe}-{self.size}-{self.sets}{epochs}.json"
 
     @property
     def seconds(self) -> float:
-        """Half of it for the epochs; a mean over the sizes."""
+        """Estimated seconds, a mean over the sizes; half of them are proportional to the epochs."""
         return SECONDS * self.sets * (0.5 + 0.5 * (self.epochs or 150) / 150)
 
     def run(self, work: Path) -> dict[str, Any]:
-        """Train and score: "scores" by model, one for each training set, and what the "picture" is drawn from."""
+        """Train and score: "scores" by model, one per training set, and the data of the plot, "picture"."""
         kernel = KERNELS[self.kernel]
         test, pool = data(kernel)
         sets = [rows[: self.size] for rows in CHOICE[self.recipe](pool, self.sets, max(*SIZES, self.size))]
@@ -140,10 +139,10 @@ def cells(options: Options) -> list[Cell]:
     """All cells of the table."""
     for name in options.kernels:
         if name not in KERNELS:
-            raise ValueError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}")
+            raise ValueError(f"unknown kernel {name!r}; the kernels are {', '.join(KERNELS)}")
     for case in options.cases:
         if not case.isdigit():
-            raise ValueError(f"a case of transprecision is a size of training sets, such as 200; got {case!r}")
+            raise ValueError(f"a case of transprecision is a training set size, such as 200; got {case!r}")
     sizes = [int(case) for case in options.cases]
     _check_pool(options.seeds, max(*SIZES, *sizes), POOL)
     return [
@@ -155,12 +154,12 @@ def cells(options: Options) -> list[Cell]:
 
 
 def left(options: Options) -> dict[Path, float]:
-    """What is still to be made, and how many seconds of one core each of it takes."""
+    """Files still to be made, with the seconds of one core for each."""
     return jobs.left(cells(options), options.work)
 
 
 def make(options: Options) -> Part:
-    """The table, from cells that are made where they are not there yet."""
+    """The table; missing cells are computed first."""
     every = cells(options)
     # Larger training sets take longer.
     found = jobs.run(sorted(every, key=lambda cell: -cell.size), options.work, options.workers, options.progress)
@@ -185,7 +184,7 @@ def make(options: Options) -> Part:
 
 
 def _sets(kernel: Kernel, recipe: str, options: Options) -> str:
-    """How many dominated pairs the training sets have, and how many of them the labels contradict."""
+    """Number of dominated pairs in the training sets, and the share that the labels contradict."""
     _, pool = data(kernel)
     choose = cache(lambda size: CHOICE[recipe](pool, options.seeds, size))
     parts = []
@@ -197,9 +196,7 @@ def _sets(kernel: Kernel, recipe: str, options: Options) -> str:
             counts.append(found.pairs)
             shares.append(found.violated / max(1, found.pairs))
         parts.append(f"{size} rows: {np.mean(counts):.0f} pairs, {100 * np.mean(shares):.1f} % contradicted")
-    return (
-        f"{options.seeds} of each size; dominated pairs and how many labels contradict, on average: {'; '.join(parts)}"
-    )
+    return f"{options.seeds} of each size; mean number of dominated pairs, and share contradicted by labels: {'; '.join(parts)}"
 
 
 def _table(kernel: str) -> str:
@@ -216,7 +213,7 @@ def _repaired(network: Any, sample: Sample, test: Sample) -> Floats:
 def score(values: Floats, test: Sample, order: Dominance) -> dict[str, float]:
     """MAE and SMVC on both scales, and VC."""
     found = order.violations(values)
-    # 10^(−y) falls where y rises.
+    # 10^(−y) is decreasing in y.
     powers = order.violations(-(10.0**-values))
     return {
         "MAE": float(np.abs(10.0**-values - 10.0**-test.targets).mean()),
@@ -228,7 +225,7 @@ def score(values: Floats, test: Sample, order: Dominance) -> dict[str, float]:
 
 
 def data(kernel: Kernel) -> tuple[Sample, Sample]:
-    """(test, pool): different configurations and their targets."""
+    """(test, pool): distinct configurations and their targets."""
     drawn = draw(len(kernel.variables), TEST + POOL, SEED)
     targets = target(kernel.errors(drawn))
     return Sample(drawn[:TEST], targets[:TEST]), Sample(drawn[TEST:], targets[TEST:])
@@ -236,7 +233,7 @@ def data(kernel: Kernel) -> tuple[Sample, Sample]:
 
 def _check_pool(sets: int, size: int, rows: int) -> None:
     if sets * size > rows:
-        raise ValueError(f"{sets} disjoint training sets of {size} need more than the pool's {rows} rows")
+        raise ValueError(f"{sets} disjoint training sets of {size} rows need more than the {rows} rows of the pool")
 
 
 def scattered(pool: Sample, sets: int, size: int) -> list[Ints]:
@@ -246,11 +243,11 @@ def scattered(pool: Sample, sets: int, size: int) -> list[Ints]:
 
 
 def contradicting(pool: Sample, sets: int, size: int) -> list[Ints]:
-    """Disjoint training sets in which half of the dominated pairs have labels against the order, where that can be had.
+    """Disjoint training sets in which half of the dominated pairs have labels against the order, if possible.
 
-    A set grows by one configuration at a time, out of CANDIDATES random ones: that with the most pairs among those that
-    leave at least half of all pairs contradicted, or the one that comes closest. Any first rows of a set are such a set
-    too.
+    A set grows by one configuration at a time, chosen among CANDIDATES random ones: the one with the most pairs among
+    those that leave at least half of all pairs contradicted, or else the one that comes closest. The first rows of a
+    set, in any number, form such a set too.
     """
     _check_pool(sets, size, len(pool.targets))
     rows = len(pool.targets)
@@ -265,7 +262,7 @@ def contradicting(pool: Sample, sets: int, size: int) -> list[Ints]:
     found = []
     for _ in range(sets):
         chosen = np.empty(size, dtype=np.int64)
-        # Of every configuration: pairs with those chosen so far, and how many of them are contradicted.
+        # For every configuration: pairs with those chosen so far, and how many of them are contradicted.
         total, bad = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
         all_pairs = all_bad = 0
         for place in range(size):
@@ -284,4 +281,4 @@ def contradicting(pool: Sample, sets: int, size: int) -> list[Ints]:
 
 
 CHOICE = {"paper": contradicting, "tuned": scattered}
-"""How the training sets of a recipe are chosen."""
+"""By recipe, how training sets are chosen."""
