@@ -86,8 +86,8 @@ def reproduce(
     recipe: Annotated[
         Recipes | None,
         typer.Option(
-            help="The paper's recipe, the tuned one, or both. By default both; for independent demands, which the paper "
-            "does not have, tuned."
+            help="The paper's recipe, the tuned one, or both. By default both; for independent demands, which the "
+            "paper does not have, tuned."
         ),
     ] = None,
     samples: Annotated[

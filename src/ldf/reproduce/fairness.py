@@ -42,16 +42,16 @@ NOTES = (
     "paper; signed DT is the mean of the signed difference (second group − first, in alphabetical order), which, "
     "unlike DT, noise does not bias upwards. Its standard error is about .0045 (adult-sex), .0065 (adult-race), .005 "
     "(default-sex), .0225 (bank-balanced-age): smaller differences are not significant.",
-    "The paper names race for Adult and 41,188 rows for Bank; its results agree with sex, and with the balanced file of "
-    "11,162 rows. Both variants are run, each compared with the same published values. Age means 25 to 60 against the "
+    "The paper names race for Adult and 41,188 rows for Bank; its results agree with sex, and with the balanced file "
+    "of 11,162 rows. Both variants are run, each compared with the same published values. Age means 25 to 60 against the "
     "rest. The protected attribute is not a feature. Encodings are fitted on the training rows of each fold.",
     "Paper recipe: three hidden layers of 10, cross-entropy, Adam 1e-3, 100 epochs, batches of 512 (not given in the "
     "paper). MC: λ = 1 on |E[p | z=1] − E[p | z=0]|. MCD: the same expected rates in the loss; the multiplier is "
     "signed and updated with the 0/1 rates of the epoch's decisions, from which DT is computed, with step 0.7. (With "
     "the printed step of 1e-4, 100 epochs with a gap of .2 raise the multiplier to .002 and change nothing.) MCD "
-    "expected: ν = |σ| of expected rates for both, as printed, with step 0.7. MCD separate: the same with the objective "
-    "of M, M₀ and M₁, where each group has its own network and the attribute is needed at prediction (on one variant "
-    "of each data set). Zafar: zero covariance of z and the logit, by the same ascent and network.",
+    "expected: ν = |σ| of expected rates for both, as printed, with step 0.7. MCD separate: the same with the "
+    "objective of M, M₀ and M₁, where each group has its own network and the attribute is needed at prediction (on one "
+    "variant of each data set). Zafar: zero covariance of z and the logit, by the same ascent and network.",
     "Tuned recipe: five networks (one-hot and piecewise-linear encoding, 2 × 64), or boosters of LightGBM, each "
     "trained without one fifth of the training rows; multipliers start at the closed form's values and are updated "
     "with signed, out-of-fold 0/1 rates. M + plug-in: the closed-form rule applied to M. (z): needs the attribute at "

@@ -30,7 +30,7 @@ class Job(ABC):
     unit: ClassVar[str] = "cell"
     """The unit that the progress line counts."""
     version: ClassVar[int | None] = None
-    """Version of the computation; a result of another version is recomputed. If set, the file has it and the seconds."""
+    """Version of the computation; results of other versions are recomputed. If set, the file also has the seconds."""
 
     @abstractmethod
     def describe(self) -> str:

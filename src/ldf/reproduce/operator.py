@@ -71,7 +71,7 @@ def answered(run: Path, data: Dataset, path: Path) -> Shown:
     took, solved = (1e3 * median(one.seconds for one in found) for found in (answers, solves))
     return Shown(
         title=f"One demand on {problem.name}, answered",
-        verdict=f"{answer.status.capitalize()} in {took:.2g} ms: {answer.objective:.2f} {cost}{gap}. IPOPT takes {solved:.3g} ms.",
+        verdict=f"{answer.status.capitalize()} in {took:.2g} ms (IPOPT: {solved:.3g} ms): {answer.objective:.2f} {cost}{gap}.",
         certified=answer.status == "certified",
         map=Figure(path.name, f"{problem.name}: the prediction (left) and the answer after repair (right)."),
         facts={

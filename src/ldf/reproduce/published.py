@@ -81,8 +81,8 @@ FIGURES: Mapping[str, Mapping[str, Mapping[str, tuple[float, ...]]]] = {
         "bank-full-age": _BANK_RELAXED,
     },
 }
-"""By table, case and quantity, one value for each of `MODELS`, or for each of `SLACKS`. GasLib's networks take the place
-of the paper's 40-pipe and 135-pipe; all variants of a data set are compared with the same values."""
+"""By table, case and quantity, one value for each of `MODELS`, or for each of `SLACKS`. GasLib's networks take the
+place of the paper's 40-pipe and 135-pipe; all variants of a data set are compared with the same values."""
 
 
 def figure(table: str, case: str, model: str, quantity: str, slack: float | None = None) -> float | None:

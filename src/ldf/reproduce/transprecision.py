@@ -196,7 +196,7 @@ def _sets(kernel: Kernel, recipe: str, options: Options) -> str:
             counts.append(found.pairs)
             shares.append(found.violated / max(1, found.pairs))
         parts.append(f"{size} rows: {np.mean(counts):.0f} pairs, {100 * np.mean(shares):.1f} % contradicted")
-    return f"{options.seeds} of each size; mean number of dominated pairs, and share contradicted by labels: {'; '.join(parts)}"
+    return f"{options.seeds} of each size; mean number of dominated pairs and share contradicted: {'; '.join(parts)}"
 
 
 def _table(kernel: str) -> str:
