@@ -68,16 +68,17 @@ def answered(run: Path, data: Dataset, path: Path) -> Shown:
         limits = [number(before.violations[law]), number(value), number(answer.tolerance), held]
         certificate.append([f"{law} ν{problem.laws[law]}", units.get(law, ""), *limits])
     gap = "" if answer.gap is None else f", {abs(answer.gap):.3g} % {'above' if answer.gap >= 0 else 'below'} optimum"
+    price = f"{answer.objective:.2f} {cost}"
     took, solved = (1e3 * median(one.seconds for one in found) for found in (answers, solves))
     return Shown(
         title=f"One demand on {problem.name}, answered",
-        verdict=f"{answer.status.capitalize()} in {took:.2g} ms (IPOPT: {solved:.3g} ms): {answer.objective:.2f} {cost}{gap}.",
+        verdict=f"{answer.status.capitalize()} in {took:.2g} ms, {price}{gap}. IPOPT takes {solved:.3g} ms.",
         certified=answer.status == "certified",
         map=Figure(path.name, f"{problem.name}: the prediction (left) and the answer after repair (right)."),
         facts={
             "demand": f"{_total(problem, demand)}; the largest violations among the first {len(test)} test rows",
             "route": f"{answer.repair} ({answer.reason or 'every constraint satisfied'})",
-            "cost": f"{answer.objective:.2f} {cost}; the optimum costs {best.objective:.2f} {cost}",
+            "cost": f"{price}; the optimum costs {best.objective:.2f} {cost}",
             **_prices(respond, answer.prices),
         },
         tables={"Dispatch": dispatch, "Certificate": certificate},
