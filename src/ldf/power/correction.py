@@ -96,7 +96,7 @@ class Correction:
             q: reactive power of buses, [N].
             phasors: V, [N].
             moved: T, [2N + 2, U].
-            near: violations are small: fewer limits enter, and M = 1.
+            near: violations are small: fewer limits enter, and M is the identity.
             cheaper: include the cost term w cᵀ δ.
         """
         case, flow, n = self.case, self.flow, self.case.buses
