@@ -1,4 +1,4 @@
-"""Reading networks: what PGLib's files hold, MATPOWER's conventions, and a clear word on each thing that is wrong."""
+"""Reading networks: PGLib files, MATPOWER conventions, and an error message for each fault."""
 
 import re
 from pathlib import Path
@@ -112,7 +112,7 @@ def test_one_angle_limit_may_be_zero() -> None:
     assert case.angle_max[1] == pytest.approx(np.pi / 6)
 
 
-def test_what_is_out_of_service_is_left_out() -> None:
+def test_elements_out_of_service_are_omitted() -> None:
     case = three(change("gen", 1, {7: 0}, change("branch", 3, {10: 0})))
     assert (case.generators, case.branches) == (1, 2)
     assert case.generator.tolist() == [2]
@@ -126,7 +126,7 @@ def test_an_isolated_bus_takes_its_generators_and_branches_along() -> None:
     text = add("gen", "5 0 0 10 -10 1 100 1 50 0", add("branch", "5 30 0 0.1 0 9 9 9 0 0 1 -30 30", text))
     case = three(add("gencost", "2 0 0 3 1 1 1", text))
     assert case.bus.tolist() == [10, 20, 30]
-    assert case.fingerprint != three().fingerprint, "rows are counted in the file"
+    assert case.fingerprint != three().fingerprint, "rows are numbered as in the file"
     assert case.generator.tolist() == [2, 3]
     np.testing.assert_allclose(case.pd, three().pd)
     np.testing.assert_allclose(case.cost, three().cost)
@@ -170,7 +170,7 @@ def test_the_fingerprint_changes_with_the_base() -> None:
     assert three(TEXT.replace("baseMVA = 100.0", "baseMVA = 10.0")).fingerprint != three().fingerprint
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- invalid files
 
 
 def without(table: str) -> str:
@@ -192,9 +192,9 @@ WRONG = {
     "NaN demand": (change("bus", 2, {2: "NaN"}), "mpc.bus row 2, column 3 is not a number"),
     "NaN generator limit": (change("gen", 1, {8: "NaN"}), "mpc.gen row 1, column 9 is not a number"),
     "NaN angle limit": (change("branch", 1, {12: "NaN"}), "mpc.branch row 1, column 13 is not a number"),
-    "a generator nowhere": (change("gen", 2, {0: 99}), "mpc.gen row 2 names bus 99"),
-    "a branch from nowhere": (change("branch", 3, {0: 7}), "mpc.branch row 3 names bus 7"),
-    "a branch to nowhere": (change("branch", 1, {1: 8}), "mpc.branch row 1 names bus 8"),
+    "a generator nowhere": (change("gen", 2, {0: 99}), "mpc.gen row 2 refers to bus 99, which is not in mpc.bus"),
+    "a branch from nowhere": (change("branch", 3, {0: 7}), "mpc.branch row 3 refers to bus 7"),
+    "a branch to nowhere": (change("branch", 1, {1: 8}), "mpc.branch row 1 refers to bus 8"),
     "a bus twice": (change("bus", 3, {0: 20}), "bus 20 is in mpc.bus more than once"),
     "no reference": (change("bus", 1, {1: 2}), "no reference bus"),
     "no generator": (change("gen", 1, {7: 0}, change("gen", 2, {7: 0})), "no generator is in service"),
@@ -208,15 +208,15 @@ WRONG = {
     ),
     "zero impedance": (change("branch", 2, {2: 0, 3: 0}), "branch 2, from bus 20 to 30, has zero impedance"),
     "a loop": (change("branch", 2, {1: 20}), "branch 2 begins and ends at bus 20"),
-    "piecewise linear costs": (change("gencost", 2, {0: 1}), "mpc.gencost row 2 is of model 1"),
+    "piecewise linear costs": (change("gencost", 2, {0: 1}), "mpc.gencost row 2 has cost model 1"),
     "cubic costs": (
         TEXT.replace("2  0.0  0.0  3  0.02  10.0  5.0", "2  0.0  0.0  4  0.1  0.02  10.0  5.0"),
         "mpc.gencost row 1 has a degree above 2",
     ),
-    "missing coefficients": (change("gencost", 1, {3: 4}), "row 1 promises 4 coefficients, but has 3"),
+    "missing coefficients": (change("gencost", 1, {3: 4}), "row 1 declares 4 coefficients but has 3"),
     "missing coefficients in one row": (
         TEXT.replace("3  0.05  12.0  0.0;", "3  0.05;"),
-        "row 2 promises 3 coefficients, but has 1",
+        "row 2 declares 3 coefficients but has 1",
     ),
     "too few costs": (
         TEXT.replace("    2  0.0  0.0  3  0.05  12.0  0.0;\n", ""),
@@ -228,7 +228,7 @@ WRONG = {
     ),
     "crossed voltages": (
         change("bus", 3, {12: 1.06}),
-        "bus 30 has a lower voltage limit of 1.06, above its upper one, 1.05",
+        "bus 30 has a lower voltage limit of 1.06, above its upper limit of 1.05",
     ),
     "crossed active limits": (change("gen", 2, {9: 130}), "generator 2 has a lower active power limit of 130"),
     "crossed reactive limits": (change("gen", 1, {4: 101}), "generator 1 has a lower reactive power limit of 101"),
@@ -236,7 +236,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_wrong_is_named(what: str) -> None:
+def test_errors_name_the_fault(what: str) -> None:
     text, message = WRONG[what]
     assert text != TEXT
     with pytest.raises(NetworkError, match=re.escape(message)) as caught:
@@ -268,13 +268,13 @@ def test_a_binary_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "near"), [("case30_iee", "case30_ieee"), ("pglib_opf_case118", "case118_ieee")])
-def test_an_unknown_name_is_answered_with_near_ones(name: str, near: str) -> None:
-    with pytest.raises(NetworkError, match=f"'{name}' is neither a PGLib case nor a .m file; near it are .*{near}"):
+def test_the_error_for_an_unknown_name_lists_similar_names(name: str, near: str) -> None:
+    with pytest.raises(NetworkError, match=f"'{name}' is neither a PGLib case nor .*; similar names are .*{near}"):
         load(name)
 
 
 @pytest.mark.parametrize("name", ["", "../case30_ieee", "case30_ieee__../x", "?"])
-def test_names_that_are_no_names_are_refused(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(NetworkError, match="neither a PGLib case"):
         load(name)
 

@@ -1,4 +1,4 @@
-"""Fast repair of dispatches: certificates against the laws in torch and PYPOWER, answers against the optimum."""
+"""Fast repair of dispatches: certificates against the constraints in torch and PYPOWER, answers against the optimum."""
 
 import dataclasses
 from collections.abc import Callable
@@ -26,7 +26,7 @@ INF = np.inf
 
 
 def equal_limits() -> Case:
-    """case14 with a generator that cannot move, and two buses, one of them without generators, with one voltage."""
+    """case14 with a generator of fixed output, and two buses of fixed voltage, one of them without generators."""
     case = load("case14_ieee")
     p_min, p_max, v_min, v_max = (x.copy() for x in (case.p_min, case.p_max, case.v_min, case.v_max))
     p_min[1] = p_max[1] = 0.3
@@ -35,7 +35,7 @@ def equal_limits() -> Case:
 
 
 def no_reactive_limits() -> Case:
-    """case30 whose generators give any reactive power, but one that gives no less than nothing."""
+    """case30 without limits of reactive power, except a lower limit of zero at one generator."""
     case = load("case30_ieee")
     low = np.full(case.generators, -INF)
     low[-1] = 0.0
@@ -43,7 +43,7 @@ def no_reactive_limits() -> Case:
 
 
 def half_limited() -> Case:
-    """Two generators at a bus, one of them with limits of reactive power."""
+    """Two generators at one bus, one of them with reactive power limits."""
     case = doubled()
     q_min, q_max = case.q_min.copy(), case.q_max.copy()
     q_min[0], q_max[0] = -INF, INF
@@ -56,7 +56,7 @@ def costless() -> Case:
 
 
 def unrated() -> Case:
-    """case14 without limits of branches."""
+    """case14 without branch limits."""
     case = load("case14_ieee")
     e = case.branches
     free = {"limit": np.full(e, INF), "angle_min": np.full(e, -INF), "angle_max": np.full(e, INF)}
@@ -70,7 +70,7 @@ MADE = {
 
 
 class Subject:
-    """A network with its fast repair, its solver, and what is known of it beforehand."""
+    """A network with its fast repair, its solver and its warm-start points."""
 
     def __init__(self, name: str) -> None:
         self.case = MADE[name]() if name in MADE else load(name)
@@ -82,17 +82,17 @@ class Subject:
         self.laws = PowerLaws(self.case, torch.float64).constraints(lambda y, _: y, labels=False)
 
     def broken(self, demand: np.ndarray, state: np.ndarray) -> float:
-        """The largest violation of any law, by torch."""
+        """Largest violation of any constraint, by torch."""
         batch, states = SimpleNamespace(demand=torch.from_numpy(demand)[None]), torch.from_numpy(state)[None]
         return max(float(law.violation(law.sigma(states, batch)).max()) for law in self.laws)
 
     def demands(self, count: int, seed: int = 0) -> np.ndarray:
-        """Demands like those of the points, every load with 2 % of its own."""
+        """Demands like those of the points, with ± 2 % of noise."""
         rng = np.random.default_rng(seed)
         return self.problem.nominal * rng.uniform(0.9, 1.0, (count, 1)) * rng.uniform(0.98, 1.02, (count, 1))
 
     def predictions(self, demands: np.ndarray, size: float, seed: int = 0) -> np.ndarray:
-        """States of the nearest points, and something beside."""
+        """States of the nearest points plus noise of this size."""
         near = self.points.states[self.points.nearest(demands)]
         return near + size * np.random.default_rng(seed).standard_normal(near.shape)
 
@@ -110,7 +110,7 @@ def subject() -> Callable[[str], Subject]:
 
 @pytest.mark.parametrize("turns", [0.1, 3.0], ids=["near", "all around"])
 @pytest.mark.parametrize("name", ["case14_ieee", "case30_ieee", *MADE])
-def test_the_laws_it_goes_by_are_those_in_torch(name: str, turns: float, subject: Callable[[str], Subject]) -> None:
+def test_its_constraints_agree_with_those_in_torch(name: str, turns: float, subject: Callable[[str], Subject]) -> None:
     at, rng, rows = subject(name), np.random.default_rng(0), 100
     case, repair, n = at.case, at.repair, at.case.buses
     dispatch = repair.begin(rng.normal(0, 1, (rows, 2 * n)), np.zeros((rows, len(at.problem.lower))))
@@ -128,7 +128,7 @@ def test_the_laws_it_goes_by_are_those_in_torch(name: str, turns: float, subject
 
 
 def odd(kind: str, at: Subject, demand: np.ndarray, seed: int) -> np.ndarray:
-    """What a network might predict, and should not."""
+    """A bad prediction of the given kind."""
     rng = np.random.default_rng(seed)
     state = at.predictions(demand[None], 0.0)[0]
     if kind in ("nan", "inf"):
@@ -150,7 +150,7 @@ def odd(kind: str, at: Subject, demand: np.ndarray, seed: int) -> np.ndarray:
     factor=st.floats(0.5, 1.5),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_whatever_is_predicted_what_is_certified_keeps_every_law(
+def test_certified_answers_satisfy_every_constraint_whatever_the_prediction(
     subject: Callable[[str], Subject], name: str, kind: str, factor: float, seed: int
 ) -> None:
     pytest.importorskip("pypower")
@@ -169,7 +169,7 @@ def test_whatever_is_predicted_what_is_certified_keeps_every_law(
 
 
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-3])
-def test_a_tolerance_is_kept(tolerance: float, subject: Callable[[str], Subject]) -> None:
+def test_violations_stay_within_the_tolerance(tolerance: float, subject: Callable[[str], Subject]) -> None:
     at = subject("case30_ieee")
     repair, demands = at.problem.fast(at.points, tolerance), at.demands(10)
     found = repair.many(demands, at.predictions(demands, 0.005))
@@ -226,10 +226,10 @@ def test_unusual_networks_are_repaired_without_the_solver(name: str, subject: Ca
 
 
 class Never(Repair):
-    """Refuses to stand in."""
+    """A fallback that fails the test."""
 
     def __call__(self, demand: np.ndarray, prediction: np.ndarray) -> Repaired:
-        raise AssertionError("corrections led nowhere")
+        raise AssertionError("corrections failed")
 
 
 @pytest.mark.parametrize(
@@ -247,11 +247,11 @@ def test_from_the_optimum_of_a_demand_nearby_corrections_lead_near_the_optimum(
         answer = at.certifier.answer(demand, near.state, repair, optimum=best.objective)
         assert answer.status == "certified"
         assert answer.repair.startswith("fast-")
-        # Limits that are broken by no more than the tolerance save a little.
+        # Limits may be exceeded by the tolerance, which lowers the cost slightly.
         assert -0.01 < answer.gap < 0.1
 
 
-def test_a_dispatch_whose_power_flow_keeps_the_laws_is_kept(subject: Callable[[str], Subject]) -> None:
+def test_a_dispatch_whose_power_flow_is_feasible_is_not_changed(subject: Callable[[str], Subject]) -> None:
     at = subject("case30_ieee")
     case, flow, demand = at.case, at.repair.flow, 0.95 * at.problem.nominal
     inside = dataclasses.replace(case, v_max=case.v_max - 0.005, q_max=case.q_max - 0.01, q_min=case.q_min + 0.01)

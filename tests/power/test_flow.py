@@ -65,11 +65,11 @@ def test_newton_and_chord_find_what_pypower_finds(name: str, given: str, solved:
     np.testing.assert_allclose(injected, flow.injected(chords), rtol=0, atol=1e-12)
     for found in (ours, chords):
         np.testing.assert_allclose(found, theirs, rtol=0, atol=1e-7)
-        assert np.abs(found - at.v).max() > 1e-5, "a power flow that moved nothing would prove nothing"
+        assert np.abs(found - at.v).max() > 1e-5, "the power flow must change the start"
 
 
 @pytest.mark.parametrize("given", GIVEN)
-def test_what_is_given_holds_and_the_slack_makes_up_for_the_rest(given: str, solved: Callable[[str], Solved]) -> None:
+def test_what_is_given_holds_and_the_slack_balances_the_rest(given: str, solved: Callable[[str], Solved]) -> None:
     at = solved("case30_ieee")
     flow, injected = at.flow, at.injections(1.02 * at.solver.nominal)
     found = flow.newton(injected, at.v, given)
@@ -86,7 +86,7 @@ def test_what_is_given_holds_and_the_slack_makes_up_for_the_rest(given: str, sol
 
 @pytest.mark.parametrize("given", GIVEN)
 @pytest.mark.parametrize("demand", [100.0, np.nan, np.inf])
-def test_where_there_is_no_power_flow_there_is_none_and_the_next_is_not_spoiled(
+def test_an_infeasible_power_flow_gives_none_and_does_not_affect_the_next(
     given: str, demand: float, solved: Callable[[str], Solved]
 ) -> None:
     at = solved("case14_ieee")
@@ -103,7 +103,7 @@ def test_where_there_is_no_power_flow_there_is_none_and_the_next_is_not_spoiled(
     np.testing.assert_allclose(found[[0, 2]], np.tile(before, (2, 1)), rtol=0, atol=1e-7)
 
 
-def test_a_start_that_is_no_number_leads_nowhere(solved: Callable[[str], Solved]) -> None:
+def test_a_start_with_nan_does_not_converge(solved: Callable[[str], Solved]) -> None:
     at = solved("case14_ieee")
     start, injected = at.v.copy(), at.injections(at.solver.nominal)
     start[2] = np.nan
@@ -125,7 +125,7 @@ def test_two_reference_buses_are_refused_and_their_network_is_repaired_by_the_so
     assert isinstance(problem.fast(points, 1e-4), Optimal)
 
 
-def test_where_the_reference_has_no_generator_the_roomiest_one_balances(solved: Callable[[str], Solved]) -> None:
+def test_without_a_generator_at_the_reference_the_widest_range_balances(solved: Callable[[str], Solved]) -> None:
     case, flow = solved("moved").case, solved("moved").flow
     assert case.bus[case.reference].tolist() == [5]
     assert 5 not in case.bus[case.at]

@@ -1,4 +1,4 @@
-"""The laws in torch: zero on the solver's own optima, and of the right size on everything else."""
+"""The constraints in torch: zero at the solver's optima, and of the right size elsewhere."""
 
 import dataclasses
 
@@ -33,12 +33,12 @@ class Solved:
         return ldf.Batch(demand=self.demand.to(dtype), states=self.states.to(dtype))
 
     def sigma(self, states: Tensor, batch: ldf.Batch | None = None) -> dict[str, Tensor]:
-        """σ of every law."""
+        """σ of every constraint."""
         batch = batch or self.batch(states.dtype)
         return {law.name: law.sigma(states, batch) for law in PowerLaws(self.case, states.dtype).constraints(itself)}
 
     def nu(self, states: Tensor, batch: ldf.Batch | None = None) -> dict[str, Tensor]:
-        """ν of every law."""
+        """ν of every constraint."""
         batch = batch or self.batch(states.dtype)
         laws = PowerLaws(self.case, states.dtype).constraints(itself)
         return {law.name: law.violation(law.sigma(states, batch)) for law in laws}
@@ -70,7 +70,9 @@ def small(solved: dict[str, Solved]) -> Solved:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(F64, 1e-6), (torch.float32, 2e-4)])
 @pytest.mark.parametrize("name", ["case30_ieee", "case118_ieee"])
-def test_optima_keep_every_law(name: str, dtype: torch.dtype, tolerance: float, solved: dict[str, Solved]) -> None:
+def test_optima_satisfy_all_constraints(
+    name: str, dtype: torch.dtype, tolerance: float, solved: dict[str, Solved]
+) -> None:
     nu = solved[name].nu(solved[name].states.to(dtype))
     assert nu.keys() == LAWS.keys()
     for law, violation in nu.items():
@@ -87,7 +89,7 @@ def test_shapes_are_those_of_the_network(small: Solved) -> None:
     }
 
 
-# ---------------------------------------------------------------- each law measures its own quantity
+# ---------------------------------------------------------------- each constraint measures its own quantity
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_without_labels_there_is_no_distance_from_them(small: Solved) -> None:
     assert ldf.certify(laws, small.states, batch, tolerance=1e-6).holds
 
 
-def test_what_has_no_limit_has_no_law(small: Solved) -> None:
+def test_without_limits_there_is_no_constraint(small: Solved) -> None:
     case, inf = small.case, np.inf
     e, g = case.branches, case.generators
     q_max = np.full(g, inf)
@@ -232,7 +234,7 @@ def test_gradients_are_those_of_finite_differences(law: str, small: Solved) -> N
     states = small.states[:2] + 0.1 * torch.randn(2, small.solver.size, generator=generator, dtype=F64)
     batch = ldf.Batch(demand=small.demand[:2], states=small.states[:2])
     (chosen,) = (c for c in PowerLaws(small.case, F64).constraints(itself) if c.name == law)
-    # y * 1: gradcheck changes its argument behind autograd's back, where no one can see it.
+    # y * 1: gradcheck changes its argument in place, which autograd does not record.
     assert torch.autograd.gradcheck(lambda y: chosen.sigma(y * 1, batch), states.requires_grad_())
 
 
@@ -257,8 +259,8 @@ def test_vmapped_is_one_by_one(small: Solved) -> None:
 
 
 @pytest.mark.parametrize("law", ["balance_p", "flow_p", "thermal"])
-def test_what_is_remembered_is_never_of_other_predictions_or_rows(law: str, small: Solved) -> None:
-    """Flows are computed once for all laws; they must be new whenever anything is."""
+def test_cached_flows_are_never_of_other_predictions_or_rows(law: str, small: Solved) -> None:
+    """Flows are computed once for all constraints, and again whenever predictions or batch change."""
 
     def fresh(states: Tensor, batch: ldf.Batch) -> Tensor:
         return small.sigma(states.detach().clone(), batch)[law]
@@ -270,7 +272,7 @@ def test_what_is_remembered_is_never_of_other_predictions_or_rows(law: str, smal
         assert torch.equal(chosen.sigma(y, batch), fresh(y, batch))
     other = y * 1.01
     assert torch.equal(chosen.sigma(other, first), fresh(other, first))
-    other.mul_(1.01)  # changed in place: the same object, other numbers
+    other.mul_(1.01)  # changed in place: same object, different values
     assert torch.equal(chosen.sigma(other, first), fresh(other, first))
 
 
@@ -306,7 +308,7 @@ def test_predictions_themselves_may_be_optimised(small: Solved) -> None:
 # ---------------------------------------------------------------- with the rest of ldf
 
 
-def test_the_lagrangian_adds_the_mean_of_each_law(small: Solved) -> None:
+def test_the_lagrangian_adds_the_mean_violation_of_each_constraint(small: Solved) -> None:
     states = (small.states + 0.03).float()
     batch = small.batch(torch.float32)
     lagrangian = ldf.Lagrangian(PowerLaws(small.case).constraints(itself), dual=ldf.Fixed(2.0))
@@ -340,7 +342,7 @@ def model(small: Solved) -> nn.Module:
     return nn.Linear(2 * small.case.buses, small.solver.size)
 
 
-def test_training_under_the_laws_keeps_them_better(small: Solved, lesson: dict[str, Tensor]) -> None:
+def test_training_under_constraints_reduces_violations(small: Solved, lesson: dict[str, Tensor]) -> None:
     batch = ldf.Batch(demand=lesson["demand"], states=lesson["states"])
     mean = {}
     for dual in (None, ldf.Balanced()):

@@ -1,4 +1,4 @@
-"""Pictures of networks, and the violations that they show."""
+"""Plots of networks, and the violations that they show."""
 
 import dataclasses
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_every_violation_is_counted_and_measured(solved: tuple) -> None:
     assert seen.count == 4  # two limits, and the balances at their two buses
     assert np.flatnonzero(seen.dispatch(case) > plot.TOLERANCE).tolist() == sorted(case.at[[1, 2]])
 
-    # A demand that nobody serves is a residual at its bus alone.
+    # Demand without generation leaves a residual at its bus alone.
     demand = model.nominal.copy()
     demand[3] += 0.05
     demand[case.buses + 7] -= 0.02

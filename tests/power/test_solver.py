@@ -42,7 +42,7 @@ def published(name: str) -> float:
 
 
 def violations(case: Case, demand: np.ndarray, state: np.ndarray) -> float:
-    """The largest violation of any law."""
+    """Largest violation of any constraint."""
     laws = PowerLaws(case, torch.float64)
     batch = type("Batch", (), {"demand": torch.tensor(demand)[None]})
     states = torch.tensor(state)[None]
@@ -147,14 +147,14 @@ def test_a_demand_that_cannot_be_met_is_not_solved(solvers: dict[str, ACOPF], op
         assert not found.solved
 
 
-def test_a_solver_out_of_iterations_says_so(solvers: dict[str, ACOPF]) -> None:
+def test_a_solver_out_of_iterations_reports_it(solvers: dict[str, ACOPF]) -> None:
     solver = ACOPF(solvers["case14_ieee"].case)
     solver.iterations = 3
     found = solver.solve()
     assert (found.status, found.solved, found.iterations) == ("iterations", False, 3)
 
 
-def test_a_demand_that_is_no_number_is_not_solved(solvers: dict[str, ACOPF]) -> None:
+def test_a_demand_with_nan_is_not_solved(solvers: dict[str, ACOPF]) -> None:
     assert solvers["case14_ieee"].solve(np.full(28, np.nan)).status == "failed"
 
 

@@ -1,4 +1,4 @@
-"""AC optimal power flow: networks, the solver, the laws that predictions must keep."""
+"""AC optimal power flow: networks, the solver, and the constraints that predictions must satisfy."""
 
 from ..extras import require
 

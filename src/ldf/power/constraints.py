@@ -1,9 +1,9 @@
-"""The laws of AC optimal power flow in torch: satisfiability degrees σ3 … σ8 of the paper's appendix B.2.
+"""The constraints of AC optimal power flow in torch: satisfiability degrees σ3 … σ8 of the paper's appendix B.2.
 
 A violation degree ν is the mean of max(0, σ) or |σ| over buses, branches, generators or arcs. Where the paper has two
-one-sided degrees, σ_a and σ_b, one column here holds max(σ_a, σ_b): at most one of them is positive, so that
-max(0, σ) = max(0, σ_a) + max(0, σ_b). Three slips are corrected: σ5c uses the lower bound q^gl, σ6 compares the squared
-flow with the squared limit, and ν7 is a mean over buses.
+one-sided degrees, σ_a and σ_b, one column here holds max(σ_a, σ_b): at most one of them is positive, hence
+max(0, σ) = max(0, σ_a) + max(0, σ_b). Three errors of the paper are corrected: σ5c uses the lower bound q^gl, σ6
+compares the squared flow with the squared limit, and ν7 is a mean over buses.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ LAWS = {
     "flow_p": "8a",
     "flow_q": "8b",
 }
-"""The laws by name, and their number in the paper."""
+"""Constraint names, and their numbers in the paper."""
 
 
 class States(NamedTuple):
-    """States by quantity, with the flows that follow by Ohm's law."""
+    """States split by quantity, with the flows given by Ohm's law."""
 
     pg: Tensor
     """[B, G]"""
@@ -52,9 +52,9 @@ class States(NamedTuple):
 
 
 class PowerLaws(Laws):
-    """σ3 … σ8 on states [B, S], per unit and radians; all tensors of one precision.
+    """σ3 … σ8 on states [B, S], per unit and radians; all tensors have the same dtype.
 
-    No loop over buses or branches: quantities are gathered to arcs, and summed back to buses, by index.
+    There is no loop over buses or branches: quantities are gathered to arcs and summed back to buses by index.
     """
 
     def __init__(self, case: Case, dtype: torch.dtype = torch.float32) -> None:
@@ -82,7 +82,7 @@ class PowerLaws(Laws):
         self.limit = number(np.tile(case.limit, 2)[rated])
 
     def states(self, states: Tensor) -> States:
-        """States [B, S] by quantity, with their flows."""
+        """Split states [B, S] by quantity and compute their flows."""
         pg, qg, v, theta = states.split(self.sizes, 1)
         difference = theta.index_select(1, self.source) - theta.index_select(1, self.target)
         p, q = flows(
@@ -130,13 +130,13 @@ class PowerLaws(Laws):
         return summed(generation, self.at, self.buses)
 
     def constraints(self, read: Callable[[Any, Any], Tensor], labels: bool = True) -> list[Constraint]:
-        """The laws as constraints on predictions.
+        """All constraints on predictions.
 
         Args:
             read: (predictions, batch) → states [B, S].
-            labels: with ν8, the distance from the flows of the labels, batch.states [B, S].
+            labels: include ν8, the distance from the flows of the labels, batch.states [B, S].
 
-        Every batch has its demands [B, 2N] as batch.demand.
+        Every batch must hold its demands [B, 2N] as batch.demand.
         """
         at = Last(lambda predictions, batch: self.states(read(predictions, batch)))
         truth = Last(lambda _, batch: self.states(batch.states))

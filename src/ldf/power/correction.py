@@ -1,11 +1,12 @@
-"""One correction of a dispatch: the small quadratic program that brings it back within its limits.
+"""Correction of a dispatch: a small quadratic program that brings it back within its limits.
 
 With u = [p, q of generators, v of the slack], T = ∂[θ, v]/∂u and the cost's gradient c,
 
     minimise ½ δᵀ M δ + w cᵀ δ    subject to    u^l ≤ u + δ ≤ u^u,    y^l ≤ y(u) + ∂y/∂u δ ≤ y^u
 
-where y are voltages, p and q of the slack, apparent power of branches and angles across them; what is far from its
-limit is left out. In p and q the limits of generators are bounds, and hold exactly; voltages are nearly linear in them.
+where y holds bus voltages, p and q of the slack, and apparent power and angle differences of branches. Quantities far
+from their limits are omitted. Generator limits are bounds on p and q, so they hold exactly; voltages are nearly linear
+in p and q.
 """
 
 from __future__ import annotations
@@ -25,28 +26,28 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 COST = 3.5
-"""w, in units of the dearest generator's marginal cost."""
+"""w times the largest marginal cost of any generator."""
 SIZES = {"p": 1.0, "q": 1.0, "v": 0.05}
-"""Steps of the controls that count as one, per unit."""
+"""Scales of the control steps, per unit."""
 BEND = 300.0
-"""What a radian across a branch counts, squared, beside such steps, where the network is taken to bend."""
+"""Weight in M of squared changes of angle differences, rad², relative to scaled steps; not used if `near`."""
 MARGIN = 0.2
-"""The share of the tolerance by which limits are to be kept: what linearising neglects."""
+"""Limits are tightened by this fraction of the tolerance, to allow for linearisation error."""
 REACH = {True: 0.02, False: 0.03}
-"""Limits of voltages and of the slack that enter are those nearer than this, per unit; by whether little is broken."""
+"""Limits of voltages and of the slack enter if they are closer than this, per unit; by `near`."""
 LOADED = {True: 0.9, False: 0.7}
-"""Branches that enter are those with more than this share of their limit."""
+"""Branch limits enter if the flow exceeds this fraction of the limit; by `near`."""
 TURNED = 0.1
-"""Angles across branches enter within this of their limit, rad."""
+"""Angle limits enter if the angle difference is within this distance of them, rad."""
 NO_LIMIT = 1e30
 
 
 class Correction:
-    """Corrections of one network's dispatches.
+    """Corrects dispatches of one network.
 
     Args:
         flow: the network's power flow.
-        tolerance: by which limits may be broken, per unit.
+        tolerance: largest allowed violation of a limit, per unit.
     """
 
     def __init__(self, flow: PowerFlow, tolerance: float) -> None:
@@ -82,21 +83,21 @@ class Correction:
         self.identity = np.eye(u)
         c2, c1, _ = case.cost.T
         large = np.where(np.isfinite(case.p_max), np.maximum(np.abs(case.p_max), np.abs(case.p_min)), 1.0)
-        dearest = float(np.abs(2 * c2 * large + c1).max())
-        self.weight = COST / dearest if dearest else 0.0
+        highest = float(np.abs(2 * c2 * large + c1).max())
+        self.weight = COST / highest if highest else 0.0
 
     def __call__(
         self, p: Floats, q: Floats, phasors: Phasors, moved: Floats, *, near: bool, cheaper: bool
     ) -> Floats | None:
-        """δ [U] of one dispatch, or None where the linearised limits leave no room.
+        """δ [U] for one dispatch, or None if the linearised limits are infeasible.
 
         Args:
             p: active power of generators, [G].
             q: reactive power of buses, [N].
             phasors: V, [N].
             moved: T, [2N + 2, U].
-            near: little is broken: few limits enter, and M = 1.
-            cheaper: the cost counts.
+            near: violations are small: fewer limits enter, and M is the identity.
+            cheaper: include the cost term w cᵀ δ.
         """
         case, flow, n = self.case, self.flow, self.case.buses
         v, b, slack = np.abs(phasors), flow.balancing, flow.slack
@@ -120,7 +121,7 @@ class Correction:
             lows.append(np.maximum(low[turned], -NO_LIMIT))
             highs.append(np.minimum(high[turned], NO_LIMIT))
         low, high = np.concatenate(lows) + self.margin, np.concatenate(highs) - self.margin
-        tight = low > high  # as between equal limits: aim at the middle
+        tight = low > high  # for example, equal limits: aim at the midpoint
         low[tight] = high[tight] = (low[tight] + high[tight]) / 2
         metric, slope = self.identity, np.zeros(flow.controls)
         if not near:
@@ -143,17 +144,17 @@ class Correction:
         return x * self.size if flag > 0 else None
 
     def controls(self, p: Floats, q: Floats, v: Floats) -> Floats:
-        """u [U] of one dispatch."""
+        """Controls u [U] of one dispatch."""
         flow = self.flow
         return np.concatenate([p[flow.free], q[flow.reactive], v[[flow.slack]]])
 
     def makes_up(self, q: Floats) -> bool:
-        """Whether the slack keeps its own limits of reactive power, q [N]."""
+        """Whether the slack is within its reactive power limits, given q [N]."""
         slack = q[self.flow.slack]
         return bool(self.y_min[1] <= slack <= self.y_max[1])
 
     def clipped(self, p: Floats, q: Floats, phasors: Phasors) -> Floats:
-        """δ [U] that only cuts the controls to their own bounds."""
+        """δ [U] that only clips the controls to their bounds."""
         u = self.controls(p, q, np.abs(phasors))
         found: Floats = np.clip(u, self.u_min, self.u_max) - u
         return found
@@ -165,11 +166,11 @@ class Correction:
         return found
 
     def across(self, phasors: Phasors) -> Floats:
-        """θ_i − θ_j of the branches with a limit, [..., branches]."""
+        """θ_i − θ_j of the branches with an angle limit, [..., branches]."""
         return np.angle(phasors[..., self.first] * phasors[..., self.second].conj())
 
     def _gradients(self, arcs: Ints, flows: Phasors, v: Floats, moved: Floats) -> Floats:
-        """∂|S|/∂u of some arcs with S [arcs]: [arcs, U]."""
+        """∂|S|/∂u of the given arcs, whose flows are S [arcs]: [arcs, U]."""
         n, i, j = self.case.buses, self.source[arcs], self.target[arcs]
         numbers = SimpleNamespace(g_self=self.admittance.g_self[arcs], b_self=self.admittance.b_self[arcs])
         p, q = flows.real, flows.imag
@@ -181,13 +182,13 @@ class Correction:
 
 
 def by_bus(case: Case, values: Floats) -> Floats:
-    """[N] the sum over the generators of each bus."""
+    """[N] sum of values [G] over the generators at each bus."""
     found = np.zeros(case.buses)
     np.add.at(found, case.at, values)
     return found
 
 
 def _finite(*limits: Any) -> Floats:
-    """Limits side by side, infinite ones as large numbers: the program takes no infinities."""
+    """Concatenate limits; infinite ones become ±1e30, because the QP solver accepts no infinities."""
     found: Floats = np.clip(np.concatenate(limits), -NO_LIMIT, NO_LIMIT)
     return found

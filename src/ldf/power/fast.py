@@ -1,11 +1,11 @@
-"""A feasible dispatch near a predicted one, in milliseconds: power flow, and corrections by small quadratic programs.
+"""Fast repair: a feasible dispatch near a predicted one, in milliseconds, by power flows and small quadratic programs.
 
-1. The predicted p and v, cut to their bounds, and the power flow that follows from them: all balances hold.
-2. If a limit is broken, one correction of the controls (`correction.py`) and the power flow that follows from it.
-3. A check of all laws, which says whether another correction is due; in the end the fallback.
+1. Clip the predicted p and v to their bounds and solve the power flow: all balances hold.
+2. If a limit is violated, correct the controls once (`correction.py`) and solve the power flow again.
+3. Check all constraints, and correct again if necessary. If corrections fail, use the fallback.
 
-While little is broken, sensitivities are those of the nearest of some points computed beforehand. Otherwise they are
-computed where the network stands, more limits enter, and angles across branches, which are what bends, are held back.
+For small violations, sensitivities are those of the nearest warm-start point. For larger ones, they are computed at the
+current state, more limits enter, and changes of angle differences, the main nonlinearity, are penalised.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 PRECISION = 0.01
-"""The share of the tolerance up to which power flows are solved."""
+"""Largest mismatch of a solved power flow, as a fraction of the tolerance."""
 SLIGHT = 1e-3
-"""Up to this violation, per unit, a correction is too small for its cost to count."""
+"""Up to this violation, per unit, a correction ignores the cost, because the step is small."""
 LITTLE = 0.1
-"""Up to this violation the sensitivities of a point nearby will do."""
+"""Up to this violation the sensitivities of the nearest point are used."""
 STEADY = 0.02
-"""Up to this violation the sensitivities of the correction before will do."""
+"""Up to this violation the sensitivities of the previous correction are used again."""
 PATIENCE = 2
-"""Corrections with the sensitivities of a point nearby, at most."""
+"""Maximum number of corrections with the sensitivities of the nearest point."""
 PASSES = 6
-"""Corrections at most."""
+"""Maximum number of corrections."""
 HALVINGS = 3
-"""Attempts at a step whose power flow does not converge, each with half of it."""
+"""Maximum number of attempts at a step; after each power flow that does not converge the step is halved."""
 BESIDE = 0.02
-"""Demands that differ from a point's by less than this share of it use, and share, that point's factorisation."""
+"""Demands within this relative distance of a point's demand use that point's factorisation."""
 
 
 @dataclass
 class Dispatch:
-    """B dispatches in the making."""
+    """B dispatches under repair."""
 
     demanded: Phasors
     """p^d + jq^d, [B, N]."""
@@ -57,41 +57,41 @@ class Dispatch:
     v: Phasors
     """V, [B, N]."""
     injected: Phasors
-    """S that V injects, [B, N]."""
+    """Injections S at V, [B, N]."""
     nearest: Ints
-    """[B] the nearest point."""
+    """[B] index of the nearest point."""
     beside: Bools
-    """[B] whether that is near enough for its factorisation to do."""
+    """[B] whether that point is close enough for its factorisation to be used."""
     moved: NDArray[Any]
-    """[B] T where the network stood a while ago, or None."""
+    """[B] T at an earlier state of the repair, or None."""
     largest: Floats
-    """[B] the largest violation before the last correction."""
+    """[B] largest violation before the last correction."""
 
     def __len__(self) -> int:
         return len(self.p)
 
     def take(self, rows: Any) -> Dispatch:
-        """Some of them."""
+        """The dispatches in these rows."""
         return Dispatch(*[value[rows] for value in self.__dict__.values()])
 
     def only(self, kept: Bools) -> Dispatch:
-        """Those that are marked, [B]; all of them are no copy."""
+        """The dispatches where `kept` [B] is true; not a copy if all are kept."""
         return self if kept.all() else self.take(kept)
 
     def put(self, rows: Any, other: Dispatch) -> None:
-        """Replace some of them."""
+        """Replace the dispatches in these rows."""
         for name, value in other.__dict__.items():
             getattr(self, name)[rows] = value
 
 
 class FastDispatch(Repair):
-    """The repair of one network's dispatches.
+    """Fast repair of dispatches of one network.
 
     Args:
-        program: of a network with one reference bus; its laws decide whether a correction is due.
-        points: solved beforehand, with their sensitivities T, [K, 2N + 2, U], as "moved".
-        tolerance: the largest ν of any law that will do, per unit or radians.
-        fallback: what answers where corrections lead nowhere.
+        program: AC-OPF of a network with one reference bus; its constraints decide whether a correction is necessary.
+        points: warm-start points, with their sensitivities T, [K, 2N + 2, U], as "moved".
+        tolerance: largest accepted ν of any constraint, per unit or radians.
+        fallback: repair used where corrections fail.
     """
 
     def __init__(self, program: ACOPF, points: Points, tolerance: float, fallback: Repair) -> None:
@@ -101,10 +101,10 @@ class FastDispatch(Repair):
         n, g = case.buses, case.generators
         self.correction = Correction(flow, tolerance)
         self.placed = np.zeros((g, n))
-        """[G, N] one where a generator is at a bus."""
+        """[G, N] one if the generator is at the bus, else zero."""
         self.placed[np.arange(g), case.at] = 1.0
         self.beside = np.flatnonzero(case.at == flow.slack)
-        """The generators at the slack."""
+        """Generators at the slack bus."""
         span = case.q_max - case.q_min
         bounded = np.isfinite(span)
         self.least = np.where(bounded, case.q_min, 0.0)
@@ -113,28 +113,28 @@ class FastDispatch(Repair):
         alike = by_bus(case, np.ones(g))[case.at]
         whole = by_bus(case, (~bounded).astype(float))[case.at] == 0
         self.share = np.where(whole & (total > 0), span / np.where(total > 0, total, 1.0), 1 / alike)
-        """Of a bus's reactive power beyond its least, what each of its generators gives."""
+        """Each generator's share of its bus's reactive power above the minimum."""
         self.moved = points.extra["moved"].astype(np.float64)
         v, theta = (points.states[:, program.quantities[name]] for name in ("v", "theta"))
         self.v: Phasors = v * np.exp(1j * theta)
         """V of the points, [K, N]."""
         self.near = BESIDE * np.linalg.norm(points.demands, axis=1)
         self.factors = {given: [flow.factorise(at, given) for at in self.v] for given in flow.unknown}
-        """The Jacobians at the points, factorised."""
+        """Factorised Jacobians at the points."""
 
     def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
-        """The dispatch for one demand [2N] from a predicted state [S]."""
+        """Repair a predicted state [S] for one demand [2N]."""
         return self.many(demand[None], prediction[None])[0]
 
     def prepare(self) -> None:
-        """The compiled laws, Newton's method at a point, and what the fallback needs."""
+        """Compile the constraints, initialise Newton's method at a point, and prepare the fallback."""
         self.program.prepare("check")
         for given in self.flow.unknown:
             self.flow.newton(self.flow.injected(self.v[0]), self.v[0], given)
         self.fallback.prepare()
 
     def many(self, demands: Floats, predictions: Floats) -> list[Repaired]:
-        """Dispatches for demands [B, 2N] from predicted states [B, S], side by side."""
+        """Repair predicted states [B, S] for demands [B, 2N] as one batch."""
         at = self.begin(demands, predictions)
         found: list[Repaired | None] = [None] * len(at)
         best, least = predictions.copy(), np.full(len(at), np.inf)
@@ -167,7 +167,7 @@ class FastDispatch(Repair):
         ]
 
     def begin(self, demands: Floats, predictions: Floats) -> Dispatch:
-        """Predictions within their bounds; where one is no number, the state of the nearest point."""
+        """Clip predictions to their bounds; a prediction that is not finite becomes the state of the nearest point."""
         case, points, count = self.case, self.points, len(demands)
         nearest, distance = points.nearest.measured(demands)
         sound = np.isfinite(predictions).all(1, keepdims=True)
@@ -188,7 +188,7 @@ class FastDispatch(Repair):
         )
 
     def _settle(self, at: Dispatch, given: Given) -> Bools:
-        """Solve the power flows and let the slack make up for what is missing; which were solved, [B]."""
+        """Solve the power flows, with the slack balancing each; return which converged, [B]."""
         flow = self.flow
         injections: Any = at.p @ self.placed + 1j * at.q - at.demanded
         done = np.zeros(len(at), bool)
@@ -208,18 +208,18 @@ class FastDispatch(Repair):
         return done
 
     def states(self, at: Dispatch) -> Floats:
-        """[B, S]: reactive power of a bus shared among its generators, angles from the reference."""
+        """States [B, S]: reactive power of a bus shared among its generators, angles relative to the reference."""
         case = self.case
         qg = self.least + self.share * (at.q[:, case.at] - self.least_of_bus)
         theta = np.angle(at.v * at.v[:, case.reference].conj())
         return np.concatenate([at.p, qg, np.abs(at.v), theta], 1)
 
     def _correct(self, at: Dispatch, largest: Floats, reactive: Bools, turn: int) -> Bools:
-        """Correct every dispatch once and solve its power flow; which have one, [B].
+        """Correct every dispatch once and solve its power flow; return which succeeded, [B].
 
         Args:
-            largest: the largest violation, [B].
-            reactive: whether only limits of reactive power are broken, [B].
+            largest: largest violation, [B].
+            reactive: whether only limits of reactive power are violated, [B].
         """
         n, flow, correction = self.case.buses, self.flow, self.correction
         steps, shifts = np.zeros((len(at), flow.controls)), np.zeros((len(at), 2 * n))
@@ -229,14 +229,14 @@ class FastDispatch(Repair):
             moved, step = at.moved[row], None
             cheaper = bool(largest[row] > SLIGHT and turn < PATIENCE)
             if turn == 0 and reactive[row] and largest[row] <= SLIGHT and correction.makes_up(at.q[row]):
-                # As usual in power flows: a generator at its limit holds its reactive power, not its voltage.
+                # PV–PQ switching: a generator at its limit holds its reactive power, not its voltage.
                 steps[row], feasible[row] = correction.clipped(*now), True
                 continue
             if moved is None and turn < PATIENCE and largest[row] <= LITTLE:
                 moved = self.moved[at.nearest[row]]
                 step = correction(*now, moved, near=True, cheaper=cheaper)
             if step is None:
-                # T serves again while little is broken and each correction halves it.
+                # T is used again while violations are small and each correction halves them.
                 if at.moved[row] is None or at.largest[row] > STEADY or largest[row] > 0.5 * at.largest[row]:
                     at.moved[row] = flow.sensitivity(at.v[row])
                 moved = at.moved[row]

@@ -1,7 +1,7 @@
-"""Power flow: the state that follows from a dispatch, by Newton's method, and how it moves with the dispatch.
+"""Power flow: the state for a given dispatch, by Newton's method, and its sensitivities to the dispatch.
 
-One bus, the slack, makes up for what is missing. Elsewhere active injections are given, and at every bus either its
-reactive injection or, at buses with generators, its voltage magnitude. With V = v e^{jθ} and S = V (Y V)*,
+One bus, the slack, balances the network. At every other bus the active injection is given, and either the reactive
+injection or, at buses with generators, the voltage magnitude. With V = v e^{jθ} and S = V (Y V)*,
 
     ∂S_i/∂θ_k = −j V_i (Y_ik V_k)* + [i = k] j S_i,        ∂S_i/∂v_k = (V_i (Y_ik V_k)* + [i = k] S_i) / v_k.
 """
@@ -26,21 +26,21 @@ Given = Literal["voltages", "reactive"]
 """What is given at buses with generators: their voltage magnitudes, or their reactive injections."""
 
 PRECISION = 1e-8
-"""The largest mismatch of an injection, per unit, at which a power flow is solved, unless told otherwise."""
+"""Default for the largest injection mismatch of a solved power flow, per unit."""
 ITERATIONS = 12
-"""Of Newton's method; from a prediction it takes two or three."""
+"""Maximum iterations of Newton's method; from a prediction it takes two or three."""
 CHORDS = 12
-"""Of the chord method, with a factorisation at another point; from a near one it takes four to six."""
+"""Maximum iterations of the chord method; near the point of its factorisation it takes four to six."""
 
 
 class PowerFlow:
-    """Power flows of one network, and their sensitivities to the controls
+    """Power flows of one network, and their sensitivities to the controls u.
 
-    u = [p of the free generators (U_p), q of the generator buses but the slack (U_q), v of the slack].
+    u = [p of the free generators (U_p), q of the generator buses except the slack (U_q), v of the slack].
 
     Args:
-        case: with one reference bus.
-        precision: the largest mismatch of an injection, per unit, at which a power flow is solved.
+        case: a network with one reference bus.
+        precision: largest injection mismatch of a solved power flow, per unit.
     """
 
     def __init__(self, case: Case, precision: float = PRECISION) -> None:
@@ -62,10 +62,10 @@ class PowerFlow:
         """Buses with generators."""
         room = case.p_max - case.p_min
         here = np.flatnonzero(case.at == case.reference[0])
-        # Where the reference has no generator with room to move, the roomiest one elsewhere makes up the balance.
+        # If no generator at the reference can change its output, the generator with the widest range balances.
         roomy = here if len(here) and room[here].max() > 0 else np.arange(case.generators)
         self.balancing = int(roomy[np.argmax(room[roomy])])
-        """The generator that makes up for what is missing."""
+        """The generator that balances the network."""
         self.slack = int(case.at[self.balancing])
         self.others = every[every != self.slack]
         self.free = np.flatnonzero((room > 0) & (np.arange(case.generators) != self.balancing))
@@ -78,8 +78,8 @@ class PowerFlow:
             "voltages": np.concatenate([self.others, n + loads]),
             "reactive": np.concatenate([self.others, n + self.others]),
         }
-        """Positions in [θ, v] of what a power flow finds, and in [p, q] of the injections that are given."""
-        # A complex number in memory is its real part, then its imaginary one. Injections are p + jq, steps ln v + jθ.
+        """Positions of the unknowns in [θ, v], and of the given injections in [p, q]."""
+        # In memory a complex number is its real part, then its imaginary part. Injections are p + jq, steps ln v + jθ.
         buses, quantity = {k: u % n for k, u in self.unknown.items()}, {k: u // n for k, u in self.unknown.items()}
         self._picked = {k: 2 * buses[k] + quantity[k] for k in self.unknown}
         self._turned = {k: 2 * buses[k] + 1 - quantity[k] for k in self.unknown}
@@ -94,10 +94,10 @@ class PowerFlow:
     def _newton(self) -> dict[str, Any]:
         from lightsim2grid.algorithm import NRSing_KLU
 
-        return {given: NRSing_KLU() for given in self._types}  # each keeps the order of its factorisation
+        return {given: NRSing_KLU() for given in self._types}  # each keeps the ordering of its factorisation
 
     def newton(self, injections: Phasors, start: Phasors, given: Given) -> Phasors | None:
-        """V [N] for injections [N], from V [N]; None where Newton's method does not converge."""
+        """V [N] for injections [N], starting from V [N]; None if Newton's method does not converge."""
         solver = self._newton[given]
         try:
             solved = solver.compute_pf(
@@ -113,22 +113,22 @@ class PowerFlow:
         except RuntimeError:
             solved = False
         found = np.array(solver.get_V()) if solved else None
-        # A mismatch that is no number passes for none.
+        # A NaN mismatch is reported as converged.
         if found is None or not (np.isfinite(found).all() and np.isfinite(injections).all()):
-            del self._newton  # what a failed factorisation left behind must not spoil the next
+            del self._newton  # discard the state that a failed factorisation left behind
             return None
         return found
 
     def chord(
         self, injections: Phasors, start: Phasors, given: Given, factors: Any
     ) -> tuple[Phasors, Phasors, NDArray[np.bool_]]:
-        """V [B, N] for injections [B, N] by Newton's method with one factorisation for all.
+        """V [B, N] for injections [B, N] by the chord method: Newton's, with one factorisation for all rows.
 
         Args:
-            factors: of the Jacobian at a point near all of them, by `factorise`.
+            factors: factorised Jacobian at a point near all rows, from `factorise`.
 
         Returns:
-            V, what it injects, [B, N] each, and which converged, [B].
+            V and its injections, [B, N] each, and which rows converged, [B].
         """
         injected: Phasors = self.injected(start)
         before: Any = np.inf
@@ -137,7 +137,7 @@ class PowerFlow:
             mismatch = (injected - injections).view(np.float64)[:, picked]
             size = np.abs(mismatch).max(1)
             done = size <= self.precision
-            if not (~done & (size < 0.5 * before)).any():  # what hardly shrinks is left to `newton`
+            if not (~done & (size < 0.5 * before)).any():  # rows that converge slowly are left to `newton`
                 break
             step = np.zeros_like(found)
             step.view(np.float64)[:, turned] = factors.solve(mismatch.T).T
@@ -146,20 +146,20 @@ class PowerFlow:
         return found, injected, done
 
     def injected(self, v: Phasors) -> Phasors:
-        """S = V (Y V)* of [N] or [B, N]."""
+        """S = V (Y V)* for V [N] or [B, N]."""
         currents = self.by_row @ v if v.ndim == 1 else (self.by_row @ v.T).T
         injected: Phasors = np.multiply(v, currents.conj(), order="C")
         return injected
 
     @cached_property
     def _entries(self) -> tuple[Ints, Ints, Phasors, Ints]:
-        """Rows, columns and values of Y's entries, and which of them are on the diagonal."""
+        """Rows, columns and values of the entries of Y, and which of them are on the diagonal."""
         y = self.by_row.tocoo()
         return y.row, y.col, y.data, np.flatnonzero(y.row == y.col)
 
     @cached_property
     def _pattern(self) -> tuple[Ints, Any, dict[Given, tuple[Ints, Any]]]:
-        """Where the Jacobian's entries go, by columns: their order, a matrix to fill, and both for its parts."""
+        """CSC pattern of the Jacobian: the order of its entries, a matrix to fill, and both for its submatrices."""
         n = self.case.buses
         row, column, _, _ = self._entries
         rows = np.concatenate([row, row, row + n, row + n])
@@ -186,12 +186,12 @@ class PowerFlow:
         return _filled(places, values[order])
 
     def _part(self, jacobian: Any, given: Given) -> Any:
-        """The part of a Jacobian that a power flow solves with."""
+        """The submatrix of a Jacobian that a power flow uses."""
         order, part = self._pattern[2][given]
         return _filled(part, jacobian.data[order])
 
     def factorise(self, v: Phasors, given: Given) -> Any:
-        """The factorised Jacobian of a power flow at V [N], by θ and ln v: steps in them turn and stretch V."""
+        """Factorise the Jacobian of a power flow at V [N] with respect to θ and ln v, which rotate and scale V."""
         scaled = self.jacobian(v)
         scaled.data *= np.repeat(np.concatenate([np.ones(len(v)), np.abs(v)]), np.diff(scaled.indptr))
         return splu(self._part(scaled, given))
@@ -210,13 +210,13 @@ class PowerFlow:
         moved[unknown] = splu(self._part(jacobian, "reactive")).solve(pushed[unknown])
         moved[n + self.slack, -1] = 1.0
         moved[2 * n :] = jacobian[[self.slack, n + self.slack]] @ moved[: 2 * n]
-        # What other generators at the slack's bus give, the balancing one need not.
+        # The output of other generators at the slack bus reduces that of the balancing one.
         moved[2 * n, np.flatnonzero(case.at[self.free] == self.slack)] -= 1.0
         return moved
 
 
 def _filled(pattern: Any, values: Floats) -> Any:
-    """A sparse matrix with the places of another; nothing is copied or checked."""
+    """A sparse matrix with the sparsity pattern of another; nothing is copied or checked."""
     found = sparse.csc_matrix(pattern.shape)
     found.data, found.indices, found.indptr = values, pattern.indices, pattern.indptr
     return found

@@ -1,7 +1,7 @@
-"""Ohm's law for AC networks, stated once: for the solver's symbols, for torch tensors and for numpy arrays alike.
+"""Ohm's law for AC networks, stated once for CasADi symbols, torch tensors and numpy arrays.
 
-A branch (i, j) is a π circuit: series admittance y = 1/(r + jx), line charging b, and at its first end an ideal
-transformer of ratio τ and shift φ. With t = τ e^{jφ} the currents at its two ends are
+A branch (i, j) is a π circuit: series admittance y = 1/(r + jx), line charging b, and an ideal transformer of
+ratio τ and shift φ at its first end. With t = τ e^{jφ} the currents at its two ends are
 
     I_ij = (y + jb/2)/τ² V_i − y/t* V_j,        I_ji = (y + jb/2) V_j − y/t V_i.
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Arcs:
-    """E ∪ E^R: the arcs from first to second bus, then those back; admittances per unit, [2E] each."""
+    """Arcs E ∪ E^R: from first to second bus, then from second to first; admittances per unit, [2E] each."""
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
@@ -58,12 +58,12 @@ def arcs_of(
 
 
 def flows(arcs: Any, v_source: Any, v_target: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
-    """(p, q) of every arc, elementwise: the only place where Ohm's law is written so.
+    """(p, q) of every arc, elementwise. Ohm's law is written in this form only here.
 
-    Power flows (`flow.py`, `correction.py`) have it as S = V (Y V)*, with matrices of the same numbers.
+    Power flows (`flow.py`, `correction.py`) use the matrix form S = V (Y V)* with the same admittances.
 
     Args:
-        arcs: g_self, b_self, g_mutual, b_mutual, as numbers that multiply what follows.
+        arcs: g_self, b_self, g_mutual, b_mutual, of a type that multiplies with the other arguments.
         v_source: v_i, one for each arc.
         v_target: v_j.
         cos: cos(θ_i − θ_j).
@@ -78,7 +78,7 @@ def flows(arcs: Any, v_source: Any, v_target: Any, cos: Any, sin: Any) -> tuple[
 def slopes(
     arcs: Any, p: Any, q: Any, v_source: Any, v_target: Any
 ) -> tuple[tuple[Any, Any, Any], tuple[Any, Any, Any]]:
-    """Derivatives of p and of q of every arc by δ, v_i and v_j; with G = g_ii v_i², B = b_ii v_i² both give them:
+    """Derivatives of p and q of every arc with respect to δ, v_i and v_j. With G = g_ii v_i² and B = b_ii v_i²:
 
     ∂p/∂δ = −(q + B),  v_i ∂p/∂v_i = p + G,  v_j ∂p/∂v_j = p − G,
     ∂q/∂δ =   p − G,   v_i ∂q/∂v_i = q − B,  v_j ∂q/∂v_j = q + B.

@@ -1,4 +1,4 @@
-"""Pictures of a power network: how loaded it is, and what a state violates."""
+"""Plots of a power network: its loading, and the violations of a state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BRANCHES, VOLTAGES = "viridis", "Greys"
 
 @dataclass(frozen=True)
 class Violations:
-    """By how much a state violates the laws of its network, element by element; zero where it keeps them."""
+    """Constraint violations of a state, element by element; zero where a constraint is satisfied."""
 
     voltage: Floats
     """[N] per unit."""
@@ -32,7 +32,7 @@ class Violations:
     reactive: Floats
     """[G] per unit."""
     thermal: Floats
-    """[E] apparent power of the fuller end above the limit, per unit."""
+    """[E] apparent power above the limit at the more loaded end, per unit."""
     angle: Floats
     """[E] radians."""
     balance_p: Floats
@@ -40,13 +40,13 @@ class Violations:
     balance_q: Floats
     """[N] |σ7b|, per unit."""
     loading: Floats
-    """[E] apparent power of the fuller end in % of the limit; NaN where there is none."""
+    """[E] apparent power at the more loaded end in % of the limit; NaN if the branch has none."""
     level: Floats
-    """[N] where the voltage is between its limits: 0 at the lower, 1 at the upper."""
+    """[N] position of the voltage between its limits: 0 at the lower, 1 at the upper."""
 
     @property
     def count(self) -> int:
-        """How many limits and balances, of single buses, generators and branches, are violated above `TOLERANCE`."""
+        """Number of limits and balances violated by more than `TOLERANCE`, over all buses, generators and branches."""
         laws = (self.voltage, self.active, self.reactive, self.thermal, self.angle, self.balance_p, self.balance_q)
         return sum(int((law > TOLERANCE).sum()) for law in laws)
 
@@ -56,14 +56,14 @@ class Violations:
         return np.maximum(self.balance_p, self.balance_q)
 
     def dispatch(self, case: Case) -> Floats:
-        """[N] the largest violation of p^g and q^g limits of the generators at a bus."""
+        """[N] largest violation of p^g and q^g limits by the generators at each bus."""
         worst = np.zeros(case.buses)
         np.maximum.at(worst, case.at, np.maximum(self.active, self.reactive))
         return worst
 
 
 def violations(case: Case, state: Floats, demand: Floats) -> Violations:
-    """What a state [p^g, q^g, v, θ] violates under a demand [p^d, q^d], both per unit and in radians."""
+    """Violations of a state [p^g, q^g, v, θ] under a demand [p^d, q^d], both per unit and in radians."""
     plot.check(case.name, "state", state, 2 * case.generators + 2 * case.buses)
     plot.check(case.name, "demand", demand, 2 * case.buses)
     laws = PowerLaws(case, torch.float64)
@@ -95,12 +95,12 @@ def violations(case: Case, state: Floats, demand: Floats) -> Violations:
 
 
 def layout(case: Case) -> Floats:
-    """[N, 2] where to draw the buses: the network has no coordinates, so that distance is the number of branches."""
+    """[N, 2] positions of the buses in the plot. Cases have no coordinates, so distance is the number of branches."""
     return plot.layout(case.buses, case.source, case.target)
 
 
 def draw(case: Case, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
-    """Draw a prediction and, beside it, its repair: loadings, voltages and, in red, what is violated.
+    """Draw a prediction and, next to it, its repair: loadings, voltages and, in red, violations.
 
     Args:
         before: the prediction [S]: p^g, q^g, v, θ, per unit and radians.
@@ -130,7 +130,7 @@ def draw(case: Case, before: Floats, after: Floats | None, demand: Floats, path:
 def _panel(
     axes: Any, case: Case, points: Floats, seen: Violations, every: list[Violations], shades: tuple[Any, Any]
 ) -> None:
-    """One network; marks are as large as the violation is beside the largest in `every` panel."""
+    """One panel; the size of a mark is its violation relative to the largest in `every` panel."""
     from matplotlib import colormaps
 
     thick = float(np.clip(20 / np.sqrt(case.buses), 1.2, 3.0))

@@ -1,4 +1,4 @@
-"""AC optimal power flow as a problem to learn: demands of all buses in, dispatch and voltages out."""
+"""AC optimal power flow as a learning problem: from demands at all buses to dispatch and voltages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 
 class Power(Problem):
-    """One network. Demands are [p^d, q^d] of all buses, D = 2N; states [p^g, q^g, v, θ]; per unit and radians."""
+    """AC-OPF on one network. Demands are [p^d, q^d] of all buses, D = 2N; states [p^g, q^g, v, θ]; per unit, rad."""
 
     kind = "power"
     laws: Mapping[str, str] = LAWS
@@ -58,7 +58,7 @@ class Power(Problem):
 
     @classmethod
     def recognises(cls, case: str) -> bool:
-        """Names as PGLib has them, and .m files, but those of MATGAS."""
+        """True for PGLib names and for .m files, except those of MATGAS."""
         path = Path(case)
         if path.suffix.lower() == ".m":
             return not (path.is_file() and "mgc." in path.read_text(errors="replace"))
@@ -66,23 +66,23 @@ class Power(Problem):
 
     @classmethod
     def open(cls, case: str) -> Self:
-        """By PGLib name or path of a MATPOWER file."""
+        """Open a network by PGLib name or path to a MATPOWER file."""
         return cls(load(case))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """From a folder that `save` wrote to."""
+        """Load the network from a folder written by `save`."""
         found = list(folder.glob("*.m"))
         if len(found) != 1:
-            raise NetworkError(f"{folder} should hold the network as one .m file, and holds {len(found)}")
+            raise NetworkError(f"{folder} should contain the network as one .m file, but contains {len(found)}")
         return cls(load(found[0]))
 
     def save(self, folder: Path) -> None:
-        """The network's own file."""
+        """Write the network's MATPOWER file to a folder."""
         write_whole(folder / f"{self.name}.m", self.case.text)
 
     def sensitivities(self, points: Points) -> dict[str, NDArray[Any]]:
-        """T = ∂[θ, v]/∂u, [K, 2N + 2, U]."""
+        """T = ∂[θ, v]/∂u at warm-start points, [K, 2N + 2, U]."""
         if len(self.case.reference) > 1:
             return {}
         v, theta = (points.states[:, self.quantities[name]] for name in ("v", "theta"))
@@ -90,7 +90,7 @@ class Power(Problem):
         return {"moved": np.array([flow.sensitivity(at) for at in v * np.exp(1j * theta)], np.float32)}
 
     def fast(self, points: Points, tolerance: float) -> Repair:
-        """Corrected power flows; with several reference buses, which a power flow does not have, the optimum."""
+        """Power flows with corrections; for a network with several reference buses, the optimum."""
         optimal = Optimal(self.solver(), points)
         return FastDispatch(self.model, points, tolerance, optimal) if "moved" in points.extra else optimal
 
@@ -103,7 +103,7 @@ class Power(Problem):
         return {"p": at.pg, "v": at.v, "theta": at.theta, "pf": at.p}
 
     def entry(self, index: int) -> tuple[str, str, float]:
-        """Active, then reactive demand of a bus."""
+        """Name, unit and factor of an entry: active demands by bus, then reactive ones."""
         what, unit = ("active", "MW") if index < self.case.buses else ("reactive", "MVAr")
         return f"{what} demand at bus {self.case.bus[index % self.case.buses]}", unit, self.case.base
 
@@ -117,7 +117,7 @@ class Power(Problem):
         def key(name: str) -> tuple[str, int]:
             match = re.fullmatch(r"([pq]?)_?(\d+)", name.lower())
             if not match:
-                raise ValueError(f"column {name!r} is no demand: columns are p5 (or 5) for MW and q5 for MVAr at bus 5")
+                raise ValueError(f"unknown column {name!r}: use p5 (or 5) for MW and q5 for MVAr at bus 5")
             return match[1] or "p", case.position(int(match[2]))
 
         found = np.tile(self.nominal, (rows, 1))
@@ -129,11 +129,11 @@ class Power(Problem):
         return found
 
     def prices(self, solution: Solution) -> Floats:
-        """[2N] by bus: what one more MW would cost, then what one more MVAr would."""
+        """[2N] nodal prices by bus: $/MWh, then $/MVArh."""
         return np.concatenate(self.model.prices(solution))
 
     def draw(self, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
-        """Loadings, voltages and, in red, what is violated."""
+        """Draw loadings, voltages and, in red, violations."""
         from .plot import draw
 
         draw(self.case, before, after, demand, path, title)

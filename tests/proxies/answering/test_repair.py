@@ -189,7 +189,7 @@ def test_a_bus_without_load_takes_active_demand_alone(problem: Power, tmp_path: 
     [
         ({"p99": [1.0]}, "case14_ieee has no bus 99; the nearest numbers are 14, 13, 12"),
         ({"5": [1.0], "p5": [1.0]}, "columns '5' and 'p5' are the same demand"),
-        ({"load5": [1.0]}, "column 'load5' is no demand: columns are p5 (or 5) for MW and q5 for MVAr at bus 5"),
+        ({"load5": [1.0]}, "unknown column 'load5': use p5 (or 5) for MW and q5 for MVAr at bus 5"),
         ({"p5": ["7.6", "much"]}, "column 'p5', row 1: expected a number, got '7.6'"),
         ({"p5": [True]}, "column 'p5', row 1: expected a number, got True"),
         ({"p5": [1.0, float("inf")]}, "column 'p5', row 2: inf is not a number"),
