@@ -206,11 +206,11 @@ def test_gaslib_networks_say_what_was_assumed(name: str) -> None:
     np.testing.assert_array_equal(network.p_min, 40e5)
     assert {8101325.0, 7101325.0} == set(network.p_max)
     assert network.assumptions[:5] == [
-        "junction 0 is held at 50 bar, which its file does not say",
-        "the other entries follow the total demand, each with its share of the nominal supply",
-        "flows of the file were multiplied by 0.785, GasLib's density, to have kg/s",
+        "junction 0 is held at 50 bar, which is not given in the file",
+        "the other entries supply fixed shares of the total demand, as in the nominal supply",
+        "flows in the file were multiplied by 0.785, GasLib's density, to get kg/s",
         f"{network.junctions} of {network.junctions} lower pressure limits were raised to 40 bar",
-        "a compressor has no length, and its power no limit",
+        "compressors have no length and no power limit",
     ]
     assert network.assumptions[-1] == "friction as in the file, sound speed 312.806 m/s"
     plain = load(path)
@@ -278,9 +278,9 @@ def test_places_of_gaslib_are_the_same_in_both_where_matgas_knows_them() -> None
 @pytest.mark.parametrize("name", SIZES)
 def test_gaslib_files_say_what_was_assumed(name: str) -> None:
     network = load(data(FILES[name][1]))
-    assert network.assumptions[0] == "junction source_1 is held at 50 bar, which its file does not say"
+    assert network.assumptions[0] == "junction source_1 is held at 50 bar, which is not given in the file"
     assert network.assumptions[-2:] == [
-        "compressors raise the pressure by 1 to 5 times; valves are open",
+        "compressor ratios are between 1 and 5; valves are open",
         "friction by Nikuradse's formula, sound speed 312.8 m/s (compressibility 0.8)",
     ]
     assert not any("multiplied" in line for line in network.assumptions), "GasLib says its density"
@@ -397,15 +397,15 @@ def test_a_density_scales_all_flows_and_nothing_else(read) -> None:
     for what in ("demand", "flow_min", "flow_max"):
         np.testing.assert_allclose(getattr(half, what), getattr(plain, what) / 2)
     assert_same(replace(half, demand=plain.demand, flow_min=plain.flow_min, flow_max=plain.flow_max), plain, rtol=0)
-    assert "flows of the file were multiplied by 0.5, GasLib's density, to have kg/s" in half.assumptions
+    assert "flows in the file were multiplied by 0.5, GasLib's density, to get kg/s" in half.assumptions
 
 
 def test_assumptions_fill_in_what_gaslib_leaves_open() -> None:
     network = gaslib(assumed=replace(GASLIB, ratio=(1.0, 1.5), gamma=1.25, efficiency=0.7))
     assert (network.ratio_min.tolist(), network.ratio_max.tolist()) == ([1.0], [1.5])
     assert (network.gamma, network.efficiency) == (1.25, 0.7)
-    assert "compressors raise the pressure by 1 to 1.5 times; valves are open" in network.assumptions
-    assert "efficiency μ = 0.7: it scales the objective and nothing else" in network.assumptions
+    assert "compressor ratios are between 1 and 1.5; valves are open" in network.assumptions
+    assert "compressor efficiency μ = 0.7; it only scales the objective" in network.assumptions
 
 
 @pytest.mark.parametrize("read", [matgas, gaslib])
@@ -417,14 +417,17 @@ def test_lower_limits_are_raised_where_they_are_below(read) -> None:
     with pytest.raises(NetworkError) as caught:
         read(assumed=Assumptions(slack_pressure=50e5, least_pressure=75e5))
     name = "in_2" if read is gaslib else "2"
-    assert f"junction {name} has an upper pressure limit of 71.0132 bar, below the 75 bar" in str(caught.value)
+    assert (
+        f"junction {name} has an upper pressure limit of 71.0132 bar, below the assumed minimum pressure of 75 bar"
+        in str(caught.value)
+    )
 
 
 def test_without_assumptions_the_slack_has_the_nominal_pressure_of_its_file() -> None:
     network = matgas(assumed=None)
     assert network.slack_pressure == 55e5
-    assert network.assumptions[0] == "junction 1 is held at 55 bar, as its file says"
-    with pytest.raises(NetworkError, match=r"three\.net: GasLib holds no pressure; the assumptions must name"):
+    assert network.assumptions[0] == "junction 1 is held at 55 bar, as given in the file"
+    with pytest.raises(NetworkError, match=r"three\.net: GasLib files give no slack pressure; set Assumptions"):
         gaslib(assumed=Assumptions())
 
 
@@ -481,8 +484,8 @@ def loop(resistances: list[float]) -> dict[str, object]:
 
 
 WRONG = {
-    "a junction twice": ({"junction": ["1", "2", "2"]}, "three: junction '2' is there more than once"),
-    "an arc twice": ({"arc": ["10", "10"]}, "three: arc '10' is there more than once"),
+    "a junction twice": ({"junction": ["1", "2", "2"]}, "three: junction '2' appears more than once"),
+    "an arc twice": ({"arc": ["10", "10"]}, "three: arc '10' appears more than once"),
     "a negative lower limit": (
         at("p_min", 1, -1),
         "three: the lower pressure limit of 2 is -1; it must be a number ≥ 0",
@@ -497,7 +500,7 @@ WRONG = {
         "three: the share of the supply of 2 is -0.25; it must be a number ≥ 0",
     ),
     "a negative resistance": (at("resistance", 0, -2), "three: the resistance of 10 is -2; it must be a number ≥ 0"),
-    "an infinite ratio": (at("ratio_max", 0, np.inf), "three: the largest ratio of 20 is inf; it must be a number ≥ 0"),
+    "an infinite ratio": (at("ratio_max", 0, np.inf), "three: the maximum ratio of 20 is inf; it must be a number ≥ 0"),
     "crossed pressures": (
         at("p_min", 1, 8e6),
         "three: 2 has a lower pressure limit of 8e+06 and an upper one of 7.10132e+06",
@@ -513,26 +516,29 @@ WRONG = {
         "three: 10 has a lower flow limit of -inf and an upper one of -inf",
     ),
     "crossed ratios": (at("ratio_min", 0, 6), "three: 20 has a lower ratio limit of 6 and an upper one of 5"),
-    "a ratio of zero": (at("ratio_min", 0, 0), "three: the least ratio of 20 is 0; it must be > 0"),
+    "a ratio of zero": (at("ratio_min", 0, 0), "three: the minimum ratio of 20 is 0; it must be > 0"),
     "an arc to where it began": (at("target", 0, 1), "three: arc 10 begins and ends at junction 2"),
     "too low a slack": (
         {"slack_pressure": 3.9e6},
-        "three: the slack, junction 1, is held at 3.9e+06 Pa, outside of its limits, 4e+06 to 8.10132e+06",
+        "three: the slack, junction 1, is held at 3.9e+06 Pa, outside its limits of 4e+06 to 8.10132e+06 Pa",
     ),
-    "too high a slack": ({"slack_pressure": 9e6}, "three: the slack, junction 1, is held at 9e+06 Pa, outside of its"),
+    "too high a slack": ({"slack_pressure": 9e6}, "three: the slack, junction 1, is held at 9e+06 Pa, outside its"),
     "a slack without pressure": (
         {"slack_pressure": 0.0, "p_min": np.zeros(3)},
-        "three: the slack, junction 1, is held at 0 Pa, outside of its limits",
+        "three: the slack, junction 1, is held at 0 Pa, outside its limits",
     ),
     "a slack of NaN": ({"slack_pressure": np.nan}, "three: the slack, junction 1, is held at nan Pa"),
     "shares of more than all": (
         at("share", 2, 0.5),
-        "three: the entries' shares of the supply add up to 1.5, not to 1",
+        "three: the entries' shares of the supply add up to 1.5; they must add up to 1",
     ),
-    "no shares": ({"share": np.zeros(3)}, "three: the entries' shares of the supply add up to 0, not to 1"),
+    "no shares": (
+        {"share": np.zeros(3)},
+        "three: the entries' shares of the supply add up to 0; they must add up to 1",
+    ),
     "no demand": (
         {"demand": np.zeros(3)},
-        "three: nothing is withdrawn anywhere, so that there is nothing to transport",
+        "three: the total demand is 0; it must be > 0",
     ),
     "gamma of one": ({"gamma": 1.0}, "three: γ must be > 1 and μ > 0, got 1 and 1"),
     "gamma without end": ({"gamma": np.inf}, "three: γ must be > 1 and μ > 0, got inf and 1"),
@@ -547,8 +553,8 @@ WRONG = {
     ),
     "a loop without resistance": (
         loop([0, 0, 0]),
-        "three: arc 30 closes a loop of arcs without resistance, in which flows are not unique; leave one of them out, "
-        "or give it a length",
+        "three: arc 30 closes a loop of arcs without resistance, in which flows are not unique; remove one of them or "
+        "give it a length",
     ),
     "two arcs without resistance side by side": (
         {**loop([1, 0, 0]), "target": np.array([2, 1, 1])},
@@ -556,23 +562,26 @@ WRONG = {
     ),
     "no arcs": (
         {name: [] for name in ("arc", "source", "target", "resistance", "flow_min", "flow_max")},
-        "three has no arcs, so that there is nothing to transport through",
+        "three has no arcs; it needs at least one",
     ),
-    "a demand too few": ({"demand": np.ones(2)}, "three: demand is of the shape (2,), for 3 junctions"),
-    "resistances in columns": ({"resistance": np.ones((2, 1))}, "three: resistance is of the shape (2, 1), for 2 arcs"),
-    "a ratio too many": ({"ratio_min": np.ones(2)}, "three: ratio_min is of the shape (2,), for 1 compressors"),
+    "a demand too few": ({"demand": np.ones(2)}, "three: demand has shape (2,), expected (3,) for 3 junctions"),
+    "resistances in columns": (
+        {"resistance": np.ones((2, 1))},
+        "three: resistance has shape (2, 1), expected (2,) for 2 arcs",
+    ),
+    "a ratio too many": ({"ratio_min": np.ones(2)}, "three: ratio_min has shape (2,), expected (1,) for 1 compressors"),
     "places in space": (
         {"places": np.ones((3, 3))},
         "three: places must be two numbers for each of the 3 junctions, or None",
     ),
     "a place of NaN": ({"places": np.full((3, 2), np.nan)}, "three: places must be two numbers for each"),
-    "a slack that there is not": ({"slack": 3}, "three: slack has position 3; there are 0 to 2"),
-    "an arc from nowhere": (at("source", 0, -1), "three: source has position -1; there are 0 to 2"),
-    "an arc to nowhere": (at("target", 0, 3), "three: target has position 3; there are 0 to 2"),
-    "a compressor nowhere": ({"compressor": np.array([2])}, "three: compressor has position 2; there are 0 to 1"),
+    "a slack that there is not": ({"slack": 3}, "three: slack has position 3; positions are 0 to 2"),
+    "an arc from nowhere": (at("source", 0, -1), "three: source has position -1; positions are 0 to 2"),
+    "an arc to nowhere": (at("target", 0, 3), "three: target has position 3; positions are 0 to 2"),
+    "a compressor nowhere": ({"compressor": np.array([2])}, "three: compressor has position 2; positions are 0 to 1"),
     "a compressor twice": (
         {"compressor": np.array([1, 1]), "ratio_min": np.ones(2), "ratio_max": np.ones(2)},
-        "three: compressors must come in the order of their arcs, at most one in each",
+        "three: compressors must be in the order of their arcs, at most one per arc",
     ),
 }
 
