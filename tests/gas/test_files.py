@@ -1,4 +1,4 @@
-"""Files of gas networks, MATGAS, XML and JSON: what is read from them, and a word on each thing that is wrong."""
+"""Gas network files in MATGAS, XML and JSON: values read from them, and error messages for invalid input."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from ldf.proxies.source import NetworkError
 # ---------------------------------------------------------------- MATGAS
 
 
-def test_matgas_leaves_out_what_is_not_in_service() -> None:
+def test_matgas_ignores_components_out_of_service() -> None:
     text = add("junction", "9  101325  8101325  0  1  0  'gone'  9  0  0")
     text = add("pipe", "11  3  9  1  1  0.01  0  0  0", text)
     text = add("pipe", "12  3  77  -1  0  0.01  0  0  0", text)
@@ -40,7 +40,7 @@ def test_matgas_needs_no_compressor(empty: str) -> None:
 
 
 @pytest.mark.parametrize("transfer", ["", "1 3 -5 5 0 1 1 9.9 'LDC A'", "1 3 -5 5 2 1 0", "1 77 -5 5 0 1 1"])
-def test_matgas_may_have_transfers_of_nothing(transfer: str) -> None:
+def test_matgas_may_have_transfers_without_nominal_flow(transfer: str) -> None:
     assert matgas(f"{MATGAS}\nmgc.transfer = [\n{transfer}\n];").fingerprint == matgas().fingerprint
 
 
@@ -60,11 +60,11 @@ def test_matgas_without_nominal_injections_lets_the_slack_supply_everything() ->
 def test_the_slack_of_matgas_is_the_junction_of_type_1() -> None:
     text = change("junction", 3, {4: 1}, change("junction", 1, {4: 0}))
     network = matgas(text)
-    assert network.junction[network.slack] == "3", "whatever is dispatchable"
+    assert network.junction[network.slack] == "3", "regardless of dispatchable receipts"
     np.testing.assert_allclose(network.share, [0.75, 0.25, 0])
 
 
-def test_the_slack_of_matgas_is_else_the_first_dispatchable_receipt() -> None:
+def test_without_type_1_the_slack_of_matgas_is_the_first_dispatchable_receipt() -> None:
     text = change("junction", 1, {4: 0})
     assert matgas(text).slack == 0
     assert matgas(change("receipt", 2, {5: 1}, text)).slack == 0
@@ -74,13 +74,13 @@ def test_the_slack_of_matgas_is_else_the_first_dispatchable_receipt() -> None:
     assert matgas(change("receipt", 2, {5: 1}, text)).slack == 1
 
 
-def test_matgas_computes_the_sound_speed_that_it_is_not_given() -> None:
+def test_matgas_computes_a_missing_sound_speed() -> None:
     facts = "mgc.compressibility_factor = 0.9;\nmgc.temperature = 280;\nmgc.gas_specific_gravity = 0.6;\n"
     ours = matgas(re.sub("mgc.sound_speed.*\n", facts, MATGAS))
     squared = 0.9 * 8.314 * 280 / (0.6 * 0.02896)
     np.testing.assert_allclose(ours.resistance[0], resistance(20e3, 1.0, 0.00806093785, math.sqrt(squared)))
     assert ours.assumptions[-1] == f"friction as in the file, sound speed {math.sqrt(squared):g} m/s"
-    assert matgas(MATGAS + facts).fingerprint == matgas().fingerprint, "what is given outright counts"
+    assert matgas(MATGAS + facts).fingerprint == matgas().fingerprint, "a given sound speed takes precedence"
 
 
 def test_matgas_without_a_ratio_of_heat_capacities_has_the_assumed_one() -> None:
@@ -90,23 +90,23 @@ def test_matgas_without_a_ratio_of_heat_capacities_has_the_assumed_one() -> None
     assert matgas().gamma == 1.3
 
 
-def test_pipes_and_compressors_that_are_numbered_alike_are_told_apart() -> None:
+def test_pipes_and_compressors_with_the_same_number_get_prefixes() -> None:
     assert list(matgas(change("compressor", 1, {0: 10})).arc) == ["p10", "c10"]
 
 
-def test_text_in_quotes_says_nothing() -> None:
+def test_quoted_text_is_ignored() -> None:
     texts = MATGAS.replace("'North Sea'", "'7 8; and, more'", 1).replace("'North Sea'", "''", 1)
     with_more = change("pipe", 1, {8: "1  1  'a long name'  1"}, texts)
     assert matgas(with_more).fingerprint == matgas().fingerprint
     np.testing.assert_array_equal(matgas(with_more).places, matgas().places)
 
 
-def test_matgas_is_drawn_where_its_junctions_are() -> None:
+def test_places_of_matgas_are_longitude_and_latitude() -> None:
     np.testing.assert_array_equal(matgas().places, [[6.0, 50.5], [7.0, 51.0], [8.5, 51.5]])
     assert matgas(MATGAS.replace("  8.5;", ";")).places is None, "one has no longitude"
     unknown = MATGAS.replace("51.0  7.0;", "0.0  0.0;")
     assert matgas(unknown).places is not None, "one may be at 0, 0"
-    assert matgas(unknown.replace("51.5  8.5;", "0  0;")).places is None, "two are nowhere"
+    assert matgas(unknown.replace("51.5  8.5;", "0  0;")).places is None, "two are unknown"
     assert matgas(re.sub("'North Sea'.*;", ";", MATGAS)).places is None
 
 
@@ -117,10 +117,10 @@ def test_columns_may_be_missing_at_the_end_of_some_rows() -> None:
 
 @pytest.mark.parametrize("table", UNSUPPORTED)
 @pytest.mark.parametrize("sign", [" = ", "=", "\t= "])
-def test_matgas_names_what_is_not_supported(table: str, sign: str) -> None:
+def test_matgas_names_unsupported_tables(table: str, sign: str) -> None:
     with pytest.raises(NetworkError, match=rf"three\.m: mgc\.{table} is not supported; only pipes and compressors are"):
         matgas(f"{MATGAS}\nmgc.{table}{sign}[\n1 2 3;\n];")
-    assert matgas(f"{MATGAS}\nmgc.{table}{sign}[\n];").arcs == 2, "nothing in it"
+    assert matgas(f"{MATGAS}\nmgc.{table}{sign}[\n];").arcs == 2, "an empty table"
 
 
 WRONG_MATGAS = {
@@ -149,7 +149,7 @@ WRONG_MATGAS = {
         change("junction", 2, {0: 2.5}),
         "mgc.junction row 2 has the id 2.5; it must be an integer",
     ),
-    "an endless id": (change("pipe", 1, {0: "Inf"}), "mgc.pipe row 1 has the id inf; it must be an integer"),
+    "an infinite id": (change("pipe", 1, {0: "Inf"}), "mgc.pipe row 1 has the id inf; it must be an integer"),
     "a pipe to half a junction": (
         change("pipe", 1, {2: 2.5}),
         "mgc.pipe names junction 2.5, which is not in mgc.junction",
@@ -178,7 +178,7 @@ WRONG_MATGAS = {
     "no diameter": (change("pipe", 1, {3: 0}), "the diameter of pipe 10 is 0; it must be > 0"),
     "no length": (change("pipe", 1, {4: 0}), "the length of pipe 10 is 0; it must be > 0"),
     "negative friction": (change("pipe", 1, {5: -0.1}), "the friction factor of pipe 10 is -0.1; it must be > 0"),
-    "endless friction": (change("pipe", 1, {5: "inf"}), "the friction factor of pipe 10 is inf; it must be > 0"),
+    "infinite friction": (change("pipe", 1, {5: "inf"}), "the friction factor of pipe 10 is inf; it must be > 0"),
     "a word for gamma": (
         MATGAS.replace("= 1.3;", "= air;"),
         "mgc.specific_heat_capacity_ratio: expected a number, got 'air'",
@@ -200,7 +200,7 @@ WRONG_MATGAS = {
 
 
 @pytest.mark.parametrize("what", WRONG_MATGAS)
-def test_what_is_wrong_with_matgas_is_named(what: str) -> None:
+def test_errors_in_matgas_are_named(what: str) -> None:
     text, message = WRONG_MATGAS[what]
     assert text != MATGAS
     with pytest.raises(NetworkError, match=re.escape(message)) as caught:
@@ -209,9 +209,9 @@ def test_what_is_wrong_with_matgas_is_named(what: str) -> None:
 
 
 def test_a_binary_matgas_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "picture.m"
+    path = tmp_path / "binary.m"
     path.write_bytes(bytes(range(256)))
-    with pytest.raises(NetworkError, match=r"picture\.m is not a text file"):
+    with pytest.raises(NetworkError, match=r"binary\.m is not a text file"):
         load(path)
 
 
@@ -228,7 +228,7 @@ def test_short_pipes_and_valves_are_arcs_without_resistance(tag: str) -> None:
     assert (network.arcs, network.compressors) == (2, 0)
     assert network.resistance[1] == 0
     assert list(network.arc) == ["long", "station"]
-    np.testing.assert_allclose(network.p_max, 8101325, err_msg="only a compressor station has limits of pressure")
+    np.testing.assert_allclose(network.p_max, 8101325, err_msg="only a compressor station has pressure limits")
     assert "valves are open" in network.assumptions[-2]
 
 
@@ -247,7 +247,7 @@ def test_the_limits_of_a_compressor_station_only_tighten() -> None:
     np.testing.assert_allclose(network.p_max, 8101325)
 
 
-def test_the_slack_of_gaslib_is_the_first_entry_that_supplies_something() -> None:
+def test_the_slack_of_gaslib_is_the_first_entry_with_a_nonzero_flow() -> None:
     assert gaslib().slack == 0
     network = gaslib(scn=SCN.replace('value="54"', 'value="0"'))
     assert network.slack == 1
@@ -262,12 +262,12 @@ def test_nodes_that_the_scenario_does_not_name_have_no_flow() -> None:
     assert gaslib(inner, scn).fingerprint == gaslib(scn=scn).fingerprint
 
 
-def test_only_the_first_scenario_counts() -> None:
+def test_only_the_first_scenario_is_used() -> None:
     more = '<scenario id="other"><node type="exit" id="nowhere"/></scenario></boundaryValue>'
     assert gaslib(scn=SCN.replace("</boundaryValue>", more)).fingerprint == gaslib().fingerprint
 
 
-def test_gaslib_is_drawn_by_longitude_and_latitude_or_else_by_x_and_y() -> None:
+def test_places_of_gaslib_are_longitude_and_latitude_otherwise_x_and_y() -> None:
     np.testing.assert_array_equal(gaslib().places, [[6.0, 50.5], [7.0, 51.0], [8.5, 51.5]])
     plane = [[1, 2], [3, 4], [5, 7]]
     np.testing.assert_array_equal(gaslib(NET.replace('geoWGS84Long="7.0" ', "")).places, plane, "never a mixture")
@@ -376,7 +376,7 @@ WRONG_SCN = {
     "no bound": (SCN.replace(' bound="both"', "", 2), "the scenario does not fix the flow of in_1"),
     "no flow": (re.sub(" *<flow.*72.*\n", "", SCN), "the scenario does not fix the flow of out"),
     "two flows": (re.sub("( *<flow.*72.*\n)", r"\1\1", SCN), "the scenario does not fix the flow of out"),
-    "a node that there is not": (
+    "a missing node": (
         SCN.replace('"out"', '"away"'),
         "the scenario names node 'away', which the network does not",
     ),
@@ -394,7 +394,7 @@ WRONG_SCN = {
 
 
 @pytest.mark.parametrize("what", WRONG_NET)
-def test_what_is_wrong_with_a_gaslib_network_is_named(what: str) -> None:
+def test_errors_in_a_gaslib_network_are_named(what: str) -> None:
     net, message = WRONG_NET[what]
     assert net != NET
     with pytest.raises(NetworkError, match=re.escape(message)) as caught:
@@ -403,7 +403,7 @@ def test_what_is_wrong_with_a_gaslib_network_is_named(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", WRONG_SCN)
-def test_what_is_wrong_with_a_gaslib_scenario_is_named(what: str) -> None:
+def test_errors_in_a_gaslib_scenario_are_named(what: str) -> None:
     scn, message = WRONG_SCN[what]
     assert scn != SCN
     with pytest.raises(NetworkError, match=re.escape(message)) as caught:
@@ -458,7 +458,7 @@ def test_a_damaged_zip_file_is_refused(tmp_path: Path) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_a_zip_file_with_other_bytes_is_read_as_it_was_or_refused(tmp_path_factory, data) -> None:
+def test_a_corrupted_zip_file_is_read_unchanged_or_refused(tmp_path_factory, data) -> None:
     folder = tmp_path_factory.mktemp("zip")
     content = bytearray(packed(folder / "x.zip", x_net=NET, x_scn=SCN).read_bytes())
     whole = load(folder / "x.zip").fingerprint
@@ -480,7 +480,7 @@ ABOVE = st.floats(1e-3, 1e12)
 
 @st.composite
 def networks(draw) -> Network:
-    """Any network of two to six junctions: a tree, and perhaps some arcs more."""
+    """Any network of two to six junctions: a tree, and up to three more arcs."""
     count = draw(st.integers(2, 6))
 
     def some(of, size: int = count) -> np.ndarray:
@@ -549,11 +549,11 @@ def test_json_has_a_line_for_each_junction_and_arc() -> None:
 def test_a_pipe_may_be_given_by_length_diameter_and_friction() -> None:
     expected = resistance(20e3, 1.0, 0.00806093785, 323.4610812928)
     assert parse(DOCUMENT).resistance.tolist() == [expected, 0]
-    told = document("arcs", 0, length=None, diameter=None, friction=None, resistance=expected)
-    assert parse({**told, "sound_speed": 1.0}).fingerprint == parse(DOCUMENT).fingerprint
+    given = document("arcs", 0, length=None, diameter=None, friction=None, resistance=expected)
+    assert parse({**given, "sound_speed": 1.0}).fingerprint == parse(DOCUMENT).fingerprint
 
 
-def test_json_leaves_out_what_there_is_not() -> None:
+def test_json_has_defaults_for_omitted_values() -> None:
     bare = document(gamma=None, sound_speed=None)
     bare["junctions"] = [{key: row[key] for key in ("id", "p_min", "p_max")} for row in bare["junctions"]]
     bare["junctions"][0]["demand"] = 1
@@ -585,7 +585,7 @@ WRONG_JSON = {
     "no slack": (document(slack=None), " has no slack"),
     "a slack in words": (document(slack="1"), ": slack must be an object, got '1'"),
     "no pressure": (document("slack", pressure=None), ": slack has no pressure"),
-    "a slack that there is not": (document("slack", junction="9"), ": slack names junction '9', which does not exist"),
+    "a missing slack": (document("slack", junction="9"), ": slack names junction '9', which does not exist"),
     "no junctions": (document(junctions=None), " has no junctions"),
     "empty junctions": (document(junctions=[]), ": junctions must be a non-empty list, got []"),
     "no arcs": (document(arcs=[]), ": arcs must be a non-empty list, got []"),
@@ -623,7 +623,7 @@ WRONG_JSON = {
 
 
 @pytest.mark.parametrize("what", WRONG_JSON)
-def test_what_is_wrong_with_json_is_named(what: str, tmp_path: Path) -> None:
+def test_errors_in_json_are_named(what: str, tmp_path: Path) -> None:
     wrong, message = WRONG_JSON[what]
     path = tmp_path / "three.json"
     path.write_text(json.dumps(wrong))
