@@ -73,9 +73,9 @@ class GasLaws(Laws):
         ratio, p, q = states.split(self.sizes, 1)
         boost = p.new_ones(len(p), self.arcs).index_copy(1, self.compressor, ratio)
         inlet, outlet = boost * p.index_select(1, self.source), p.index_select(1, self.target)
-        told = self.pipes & (self.resistance * q.detach().abs() > CONDITION)
+        determined = self.pipes & (self.resistance * q.detach().abs() > CONDITION)
         indirect = flow(inlet * inlet - outlet * outlet, self.safe)
-        return States(ratio, p, q, inlet, outlet, torch.where(told, indirect, q))
+        return States(ratio, p, q, inlet, outlet, torch.where(determined, indirect, q))
 
     def balance(self, q: Tensor, demands: Tensor) -> Tensor:
         """σ10 = Σ_j q_ij − Σ_j q_ji − q_i with q_i = share_i Σ d − d_i: [B, N]."""

@@ -231,7 +231,7 @@ def _arcs(
     if network.junctions <= NAMED:
         for k, value in zip(at, ratio, strict=True):
             if value > RUNNING:
-                _beside(axes, middle[k], _free(middle[k], ahead[k], points), sizes[k] / 2, f"×{value:.2f}", "bold")
+                _label(axes, middle[k], _free(middle[k], ahead[k], points), sizes[k] / 2, f"×{value:.2f}", "bold")
 
 
 def _free(at: Floats, ahead: Floats, points: Floats) -> Floats:
@@ -283,7 +283,7 @@ def _junctions(
     if network.junctions <= NAMED:
         away = _away(points, network)
         for i in np.flatnonzero(entries | loads).tolist():
-            _beside(axes, points[i], away[i], np.sqrt(drawn[i]) / 2, network.junction[i])
+            _label(axes, points[i], away[i], np.sqrt(drawn[i]) / 2, network.junction[i])
 
 
 def _away(points: Floats, network: Network) -> Floats:
@@ -298,7 +298,7 @@ def _away(points: Floats, network: Network) -> Floats:
     return np.column_stack([np.cos(found), np.sin(found)])
 
 
-def _beside(axes: Any, at: Floats, direction: Floats, radius: float, text: str, weight: str = "normal") -> None:
+def _label(axes: Any, at: Floats, direction: Floats, radius: float, text: str, weight: str = "normal") -> None:
     """Write a text next to a mark of this radius in points."""
     from matplotlib.patheffects import withStroke
 
