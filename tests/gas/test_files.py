@@ -1,4 +1,4 @@
-"""Files of gas networks, MATGAS, XML and JSON: what is read from them, and a word on each thing that is wrong."""
+"""Gas network files in MATGAS, XML and JSON: values read from them, and error messages for invalid input."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from ldf.proxies.source import NetworkError
 # ---------------------------------------------------------------- MATGAS
 
 
-def test_matgas_leaves_out_what_is_not_in_service() -> None:
+def test_matgas_ignores_components_out_of_service() -> None:
     text = add("junction", "9  101325  8101325  0  1  0  'gone'  9  0  0")
     text = add("pipe", "11  3  9  1  1  0.01  0  0  0", text)
     text = add("pipe", "12  3  77  -1  0  0.01  0  0  0", text)
@@ -40,7 +40,7 @@ def test_matgas_needs_no_compressor(empty: str) -> None:
 
 
 @pytest.mark.parametrize("transfer", ["", "1 3 -5 5 0 1 1 9.9 'LDC A'", "1 3 -5 5 2 1 0", "1 77 -5 5 0 1 1"])
-def test_matgas_may_have_transfers_of_nothing(transfer: str) -> None:
+def test_matgas_may_have_transfers_without_nominal_flow(transfer: str) -> None:
     assert matgas(f"{MATGAS}\nmgc.transfer = [\n{transfer}\n];").fingerprint == matgas().fingerprint
 
 
@@ -60,11 +60,11 @@ def test_matgas_without_nominal_injections_lets_the_slack_supply_everything() ->
 def test_the_slack_of_matgas_is_the_junction_of_type_1() -> None:
     text = change("junction", 3, {4: 1}, change("junction", 1, {4: 0}))
     network = matgas(text)
-    assert network.junction[network.slack] == "3", "whatever is dispatchable"
+    assert network.junction[network.slack] == "3", "regardless of dispatchable receipts"
     np.testing.assert_allclose(network.share, [0.75, 0.25, 0])
 
 
-def test_the_slack_of_matgas_is_else_the_first_dispatchable_receipt() -> None:
+def test_without_type_1_the_slack_of_matgas_is_the_first_dispatchable_receipt() -> None:
     text = change("junction", 1, {4: 0})
     assert matgas(text).slack == 0
     assert matgas(change("receipt", 2, {5: 1}, text)).slack == 0
@@ -74,13 +74,13 @@ def test_the_slack_of_matgas_is_else_the_first_dispatchable_receipt() -> None:
     assert matgas(change("receipt", 2, {5: 1}, text)).slack == 1
 
 
-def test_matgas_computes_the_sound_speed_that_it_is_not_given() -> None:
+def test_matgas_computes_a_missing_sound_speed() -> None:
     facts = "mgc.compressibility_factor = 0.9;\nmgc.temperature = 280;\nmgc.gas_specific_gravity = 0.6;\n"
     ours = matgas(re.sub("mgc.sound_speed.*\n", facts, MATGAS))
     squared = 0.9 * 8.314 * 280 / (0.6 * 0.02896)
     np.testing.assert_allclose(ours.resistance[0], resistance(20e3, 1.0, 0.00806093785, math.sqrt(squared)))
     assert ours.assumptions[-1] == f"friction as in the file, sound speed {math.sqrt(squared):g} m/s"
-    assert matgas(MATGAS + facts).fingerprint == matgas().fingerprint, "what is given outright counts"
+    assert matgas(MATGAS + facts).fingerprint == matgas().fingerprint, "a given sound speed takes precedence"
 
 
 def test_matgas_without_a_ratio_of_heat_capacities_has_the_assumed_one() -> None:
@@ -90,23 +90,23 @@ def test_matgas_without_a_ratio_of_heat_capacities_has_the_assumed_one() -> None
     assert matgas().gamma == 1.3
 
 
-def test_pipes_and_compressors_that_are_numbered_alike_are_told_apart() -> None:
+def test_pipes_and_compressors_with_the_same_number_get_prefixes() -> None:
     assert list(matgas(change("compressor", 1, {0: 10})).arc) == ["p10", "c10"]
 
 
-def test_text_in_quotes_says_nothing() -> None:
+def test_quoted_text_is_ignored() -> None:
     texts = MATGAS.replace("'North Sea'", "'7 8; and, more'", 1).replace("'North Sea'", "''", 1)
     with_more = change("pipe", 1, {8: "1  1  'a long name'  1"}, texts)
     assert matgas(with_more).fingerprint == matgas().fingerprint
     np.testing.assert_array_equal(matgas(with_more).places, matgas().places)
 
 
-def test_matgas_is_drawn_where_its_junctions_are() -> None:
+def test_places_of_matgas_are_longitude_and_latitude() -> None:
     np.testing.assert_array_equal(matgas().places, [[6.0, 50.5], [7.0, 51.0], [8.5, 51.5]])
     assert matgas(MATGAS.replace("  8.5;", ";")).places is None, "one has no longitude"
     unknown = MATGAS.replace("51.0  7.0;", "0.0  0.0;")
     assert matgas(unknown).places is not None, "one may be at 0, 0"
-    assert matgas(unknown.replace("51.5  8.5;", "0  0;")).places is None, "two are nowhere"
+    assert matgas(unknown.replace("51.5  8.5;", "0  0;")).places is None, "two are unknown"
     assert matgas(re.sub("'North Sea'.*;", ";", MATGAS)).places is None
 
 
@@ -117,23 +117,26 @@ def test_columns_may_be_missing_at_the_end_of_some_rows() -> None:
 
 @pytest.mark.parametrize("table", UNSUPPORTED)
 @pytest.mark.parametrize("sign", [" = ", "=", "\t= "])
-def test_matgas_names_what_is_not_supported(table: str, sign: str) -> None:
-    with pytest.raises(NetworkError, match=rf"three\.m: mgc\.{table} is not supported; pipes and compressors are"):
+def test_matgas_names_unsupported_tables(table: str, sign: str) -> None:
+    with pytest.raises(NetworkError, match=rf"three\.m: mgc\.{table} is not supported; only pipes and compressors are"):
         matgas(f"{MATGAS}\nmgc.{table}{sign}[\n1 2 3;\n];")
-    assert matgas(f"{MATGAS}\nmgc.{table}{sign}[\n];").arcs == 2, "nothing in it"
+    assert matgas(f"{MATGAS}\nmgc.{table}{sign}[\n];").arcs == 2, "an empty table"
 
 
 WRONG_MATGAS = {
-    "US units": (MATGAS.replace("'si'", "'usc'"), "only files in SI units are read; mgc.units is 'usc', is_per_unit 0"),
-    "per unit": (MATGAS.replace("per_unit = 0", "per_unit = 1"), "mgc.units is 'si', is_per_unit 1"),
+    "US units": (
+        MATGAS.replace("'si'", "'usc'"),
+        "only SI units are supported; mgc.units is 'usc', mgc.is_per_unit is 0",
+    ),
+    "per unit": (MATGAS.replace("per_unit = 0", "per_unit = 1"), "mgc.units is 'si', mgc.is_per_unit is 1"),
     "per unit in words": (
         MATGAS.replace("per_unit = 0", "per_unit = yes"),
         "mgc.is_per_unit: expected a number, got 'yes'",
     ),
-    "no junctions": (without("junction"), "no table mgc.junction; a MATGAS network has it"),
-    "no pipes": (without("pipe"), "no table mgc.pipe; a MATGAS network has it"),
-    "no receipts": (without("receipt"), "no table mgc.receipt; a MATGAS network has it"),
-    "no deliveries": (without("delivery"), "no table mgc.delivery; a MATGAS network has it"),
+    "no junctions": (without("junction"), "no table mgc.junction; a MATGAS network needs it"),
+    "no pipes": (without("pipe"), "no table mgc.pipe; a MATGAS network needs it"),
+    "no receipts": (without("receipt"), "no table mgc.receipt; a MATGAS network needs it"),
+    "no deliveries": (without("delivery"), "no table mgc.delivery; a MATGAS network needs it"),
     "an empty table": (without("pipe") + "mgc.pipe = [];", "mgc.pipe is empty"),
     "too few columns": (
         MATGAS.replace("12  1  1;", "12  1;"),
@@ -144,26 +147,26 @@ WRONG_MATGAS = {
     "NaN": (change("junction", 2, {2: "NaN"}), "mgc.junction row 2, column 3 is not a number"),
     "half a junction": (
         change("junction", 2, {0: 2.5}),
-        "mgc.junction row 2 has the id 2.5; it must be a whole number",
+        "mgc.junction row 2 has the id 2.5; it must be an integer",
     ),
-    "an endless id": (change("pipe", 1, {0: "Inf"}), "mgc.pipe row 1 has the id inf; it must be a whole number"),
+    "an infinite id": (change("pipe", 1, {0: "Inf"}), "mgc.pipe row 1 has the id inf; it must be an integer"),
     "a pipe to half a junction": (
         change("pipe", 1, {2: 2.5}),
-        "mgc.pipe names junction 2.5, which mgc.junction does not",
+        "mgc.pipe names junction 2.5, which is not in mgc.junction",
     ),
-    "a pipe from nowhere": (change("pipe", 1, {1: 7}), "mgc.pipe names junction 7, which mgc.junction does not have"),
+    "a pipe from nowhere": (change("pipe", 1, {1: 7}), "mgc.pipe names junction 7, which is not in mgc.junction or"),
     "a compressor to nowhere": (change("compressor", 1, {2: 8}), "mgc.compressor names junction 8, which"),
     "a receipt nowhere": (change("receipt", 2, {1: 9}), "mgc.receipt names junction 9, which"),
     "a delivery nowhere": (change("delivery", 1, {1: "Inf"}), "mgc.delivery names junction inf, which"),
     "a junction out of service": (
         change("junction", 3, {5: 0}),
-        "junction 3, which mgc.junction does not have in service",
+        "junction 3, which is not in mgc.junction or not in service",
     ),
     "no receipt in service": (
         change("receipt", 1, {6: 0}, change("receipt", 2, {6: 0})),
-        "no receipt is in service, so that nothing is supplied",
+        "no receipt is in service, so there is no supply",
     ),
-    "two slacks": (change("junction", 2, {4: 1}), "2 junctions are of type 1 (slack); one pressure can be held"),
+    "two slacks": (change("junction", 2, {4: 1}), "2 junctions are of type 1 (slack); only one is allowed"),
     "transfers": (
         MATGAS + "mgc.transfer = [1 3 0 5 2 0 1];",
         "mgc.transfer has nominal flows, which are not supported",
@@ -175,7 +178,7 @@ WRONG_MATGAS = {
     "no diameter": (change("pipe", 1, {3: 0}), "the diameter of pipe 10 is 0; it must be > 0"),
     "no length": (change("pipe", 1, {4: 0}), "the length of pipe 10 is 0; it must be > 0"),
     "negative friction": (change("pipe", 1, {5: -0.1}), "the friction factor of pipe 10 is -0.1; it must be > 0"),
-    "endless friction": (change("pipe", 1, {5: "inf"}), "the friction factor of pipe 10 is inf; it must be > 0"),
+    "infinite friction": (change("pipe", 1, {5: "inf"}), "the friction factor of pipe 10 is inf; it must be > 0"),
     "a word for gamma": (
         MATGAS.replace("= 1.3;", "= air;"),
         "mgc.specific_heat_capacity_ratio: expected a number, got 'air'",
@@ -197,7 +200,7 @@ WRONG_MATGAS = {
 
 
 @pytest.mark.parametrize("what", WRONG_MATGAS)
-def test_what_is_wrong_with_matgas_is_named(what: str) -> None:
+def test_errors_in_matgas_are_named(what: str) -> None:
     text, message = WRONG_MATGAS[what]
     assert text != MATGAS
     with pytest.raises(NetworkError, match=re.escape(message)) as caught:
@@ -206,9 +209,9 @@ def test_what_is_wrong_with_matgas_is_named(what: str) -> None:
 
 
 def test_a_binary_matgas_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "picture.m"
+    path = tmp_path / "binary.m"
     path.write_bytes(bytes(range(256)))
-    with pytest.raises(NetworkError, match=r"picture\.m is not a text file"):
+    with pytest.raises(NetworkError, match=r"binary\.m is not a text file"):
         load(path)
 
 
@@ -225,7 +228,7 @@ def test_short_pipes_and_valves_are_arcs_without_resistance(tag: str) -> None:
     assert (network.arcs, network.compressors) == (2, 0)
     assert network.resistance[1] == 0
     assert list(network.arc) == ["long", "station"]
-    np.testing.assert_allclose(network.p_max, 8101325, err_msg="only a compressor station has limits of pressure")
+    np.testing.assert_allclose(network.p_max, 8101325, err_msg="only a compressor station has pressure limits")
     assert "valves are open" in network.assumptions[-2]
 
 
@@ -244,7 +247,7 @@ def test_the_limits_of_a_compressor_station_only_tighten() -> None:
     np.testing.assert_allclose(network.p_max, 8101325)
 
 
-def test_the_slack_of_gaslib_is_the_first_entry_that_supplies_something() -> None:
+def test_the_slack_of_gaslib_is_the_first_entry_with_a_nonzero_flow() -> None:
     assert gaslib().slack == 0
     network = gaslib(scn=SCN.replace('value="54"', 'value="0"'))
     assert network.slack == 1
@@ -259,12 +262,12 @@ def test_nodes_that_the_scenario_does_not_name_have_no_flow() -> None:
     assert gaslib(inner, scn).fingerprint == gaslib(scn=scn).fingerprint
 
 
-def test_only_the_first_scenario_counts() -> None:
+def test_only_the_first_scenario_is_used() -> None:
     more = '<scenario id="other"><node type="exit" id="nowhere"/></scenario></boundaryValue>'
     assert gaslib(scn=SCN.replace("</boundaryValue>", more)).fingerprint == gaslib().fingerprint
 
 
-def test_gaslib_is_drawn_by_longitude_and_latitude_or_else_by_x_and_y() -> None:
+def test_places_of_gaslib_are_longitude_and_latitude_otherwise_x_and_y() -> None:
     np.testing.assert_array_equal(gaslib().places, [[6.0, 50.5], [7.0, 51.0], [8.5, 51.5]])
     plane = [[1, 2], [3, 4], [5, 7]]
     np.testing.assert_array_equal(gaslib(NET.replace('geoWGS84Long="7.0" ', "")).places, plane, "never a mixture")
@@ -287,17 +290,17 @@ DOCTYPE = '<!DOCTYPE network [<!ENTITY a "aaaaaaaa">]>\n<network'
 WRONG_NET = {
     "a control valve": (
         station_as("controlValve"),
-        "station is a controlValve, which is not supported; pipe, shortPipe, valve, compressorStation are",
+        "station is a controlValve, which is not supported; supported are pipe, shortPipe, valve, compressorStation",
     ),
     "a resistor": (station_as("resistor"), "station is a resistor, which is not supported"),
-    "no XML": ("mgc = 1", "three.net is damaged or no XML: "),
-    "an unknown encoding": (NET.replace("UTF-8", "morse"), "three.net is damaged or no XML: unknown encoding: morse"),
-    "half of it": (NET[:900], "three.net is damaged or no XML: "),
+    "no XML": ("mgc = 1", "three.net is damaged or not XML: "),
+    "an unknown encoding": (NET.replace("UTF-8", "morse"), "three.net is damaged or not XML: unknown encoding: morse"),
+    "half of it": (NET[:900], "three.net is damaged or not XML: "),
     "another root": (SCN, "expected GasLib's <network>, got <boundaryValue>"),
-    "a document type": (NET.replace("<network", DOCTYPE), "a document type or entities have no place in a GasLib file"),
+    "a document type": (NET.replace("<network", DOCTYPE), "a GasLib file must not contain a document type or entities"),
     "a document type in UTF-16": (
         NET.replace("<network", DOCTYPE).replace("UTF-8", "UTF-16").encode("utf-16"),
-        "a document type or entities have no place in a GasLib file",
+        "a GasLib file must not contain a document type or entities",
     ),
     "no nodes": (re.sub(r"<framework:nodes>.*</framework:nodes>", "", NET, flags=re.DOTALL), "three.net has no nodes"),
     "no connections": (
@@ -309,35 +312,38 @@ WRONG_NET = {
         "three.net has no connections",
     ),
     "no source": (NET.replace("source", "innode"), "three.net has no source"),
-    "an odd node": (NET.replace("sink", "lake"), "a node may be a source, a sink or an innode, not a lake"),
-    "a node twice": (NET.replace('id="out"', 'id="in_2"'), "node 'in_2' is there more than once"),
+    "an odd node": (NET.replace("sink", "lake"), "a node must be a source, a sink or an innode, not a lake"),
+    "a node twice": (NET.replace('id="out"', 'id="in_2"'), "node 'in_2' appears more than once"),
     "a node without id": (NET.replace('<sink id="out"', "<sink"), "a sink has no id"),
     "an arc without id": (NET.replace('<pipe id="long"', "<pipe"), "a pipe has no id"),
-    "an arc to nowhere": (NET.replace('to="out"', 'to="away"'), "long names node 'away', which there is not"),
-    "an arc from nowhere": (NET.replace('from="in_1"', ""), "station names node None, which there is not"),
+    "an arc to nowhere": (NET.replace('to="out"', 'to="away"'), "long names node 'away', which does not exist"),
+    "an arc from nowhere": (NET.replace('from="in_1"', ""), "station names node None, which does not exist"),
     "an unknown unit": (
         NET.replace('unit="mm" value="1000"', 'unit="inch" value="36"'),
-        "diameter of long is in 'inch'; known are m, meter, km, mm",
+        "diameter of long is in 'inch'; known units are m, meter, km, mm",
     ),
     "a unit of something else": (
         NET.replace('unit="bar" value="81.01325"', 'unit="mm" value="81"'),
-        "pressureMax of in_2 is in 'mm'; known are bar, barg, Pa",
+        "pressureMax of in_2 is in 'mm'; known units are bar, barg, Pa",
     ),
     "an unknown unit of flow": (
         NET.replace('unit="1000m_cube_per_hour" value="900"', 'unit="gallon" value="900"'),
-        "flowMax of station is in 'gallon'; known are 1000m_cube_per_hour, kg_per_s",
+        "flowMax of station is in 'gallon'; known units are 1000m_cube_per_hour, kg_per_s",
     ),
     "an unknown temperature": (NET.replace("Celsius", "Fahrenheit"), "gasTemperature of in_1 is in 'Fahrenheit'"),
     "a length in words": (
         NET.replace('"km" value="20"', '"km" value="far"'),
-        "length of long is 'far', which is no number",
+        "length of long is 'far', which is not a number",
     ),
-    "no value": (NET.replace('"km" value="20"', '"km"'), "length of long is '', which is no number"),
+    "no value": (NET.replace('"km" value="20"', '"km"'), "length of long is '', which is not a number"),
     "a limit of NaN": (
         NET.replace('value="31"', 'value="nan"'),
-        "pressureInMin of station is 'nan', which is no number",
+        "pressureInMin of station is 'nan', which is not a number",
     ),
-    "a flow in words": (NET.replace('value="900"', 'value="much"'), "flowMax of station is 'much', which is no number"),
+    "a flow in words": (
+        NET.replace('value="900"', 'value="much"'),
+        "flowMax of station is 'much', which is not a number",
+    ),
     "a warm word": (NET.replace('"Celsius" value="10"', '"K" value="warm"'), "gasTemperature of in_1 is 'warm'"),
     "no length": (re.sub(" *<length.*\n", "", NET), "long has no length"),
     "a length of zero": (
@@ -349,37 +355,46 @@ WRONG_NET = {
     "no mass": (NET.replace('value="18"', 'value="0"'), "molarMass of in_1 must be > 0, got 0"),
     "colder than cold": (NET.replace('value="10"', 'value="-300"'), "gasTemperature of in_1 must be > 0, got -26.85"),
     "no limit": (re.sub(r" *<pressureMin.*\n", "", NET, count=1), "in_1 has no pressureMin"),
-    "two gases": (NET.replace('value="0.8"', 'value="0.9"', 1), "its sources have gas of 2 kinds; one is supported"),
+    "two gases": (
+        NET.replace('value="0.8"', 'value="0.9"', 1),
+        "its sources supply 2 kinds of gas; only one is supported",
+    ),
 }
 
 WRONG_SCN = {
-    "no XML": ("flow = 1", "its scenario is damaged or no XML: "),
-    "another root": (NET, "its scenario: expected GasLib's <boundaryValue>, got <network>"),
-    "a document type": (SCN.replace("<boundaryValue", "<!DOCTYPE b>\n<boundaryValue"), "its scenario: a document type"),
-    "no scenario": (SCN.replace("scenario", "story"), "its scenario file has no scenario"),
+    "no XML": ("flow = 1", "the scenario is damaged or not XML: "),
+    "another root": (NET, "the scenario: expected GasLib's <boundaryValue>, got <network>"),
+    "a document type": (
+        SCN.replace("<boundaryValue", "<!DOCTYPE b>\n<boundaryValue"),
+        "the scenario: a GasLib file must not",
+    ),
+    "no scenario": (SCN.replace("scenario", "story"), "the scenario file has no scenario"),
     "a lower bound": (
         SCN.replace('"both"', '"lower"', 1),
-        "its scenario leaves the flow of in_1 open; it must be given",
+        "the scenario does not fix the flow of in_1; it needs one flow with bound 'both'",
     ),
-    "no bound": (SCN.replace(' bound="both"', "", 2), "its scenario leaves the flow of in_1 open"),
-    "no flow": (re.sub(" *<flow.*72.*\n", "", SCN), "its scenario leaves the flow of out open"),
-    "two flows": (re.sub("( *<flow.*72.*\n)", r"\1\1", SCN), "its scenario leaves the flow of out open"),
-    "a node that there is not": (
+    "no bound": (SCN.replace(' bound="both"', "", 2), "the scenario does not fix the flow of in_1"),
+    "no flow": (re.sub(" *<flow.*72.*\n", "", SCN), "the scenario does not fix the flow of out"),
+    "two flows": (re.sub("( *<flow.*72.*\n)", r"\1\1", SCN), "the scenario does not fix the flow of out"),
+    "a missing node": (
         SCN.replace('"out"', '"away"'),
-        "its scenario names node 'away', which the network does not",
+        "the scenario names node 'away', which the network does not",
     ),
-    "neither entry nor exit": (SCN.replace('"exit"', '"both"'), "its scenario has out as 'both', not entry or exit"),
-    "no entry": (SCN.replace('"entry"', '"exit"'), "its scenario has no entry that supplies anything"),
-    "a flow in words": (SCN.replace('value="72"', 'value="much"'), "flow of out is 'much', which is no number"),
+    "neither entry nor exit": (
+        SCN.replace('"exit"', '"both"'),
+        "the scenario has out of type 'both'; it must be entry or exit",
+    ),
+    "no entry": (SCN.replace('"entry"', '"exit"'), "the scenario has no entry with a nonzero flow"),
+    "a flow in words": (SCN.replace('value="72"', 'value="much"'), "flow of out is 'much', which is not a number"),
     "an unknown unit": (
         SCN.replace('unit="1000m_cube_per_hour" value="72"', 'unit="m_cube" value="72"'),
-        "flow of out is in 'm_cube'; known are 1000m_cube_per_hour, kg_per_s",
+        "flow of out is in 'm_cube'; known units are 1000m_cube_per_hour, kg_per_s",
     ),
 }
 
 
 @pytest.mark.parametrize("what", WRONG_NET)
-def test_what_is_wrong_with_a_gaslib_network_is_named(what: str) -> None:
+def test_errors_in_a_gaslib_network_are_named(what: str) -> None:
     net, message = WRONG_NET[what]
     assert net != NET
     with pytest.raises(NetworkError, match=re.escape(message)) as caught:
@@ -388,7 +403,7 @@ def test_what_is_wrong_with_a_gaslib_network_is_named(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", WRONG_SCN)
-def test_what_is_wrong_with_a_gaslib_scenario_is_named(what: str) -> None:
+def test_errors_in_a_gaslib_scenario_are_named(what: str) -> None:
     scn, message = WRONG_SCN[what]
     assert scn != SCN
     with pytest.raises(NetworkError, match=re.escape(message)) as caught:
@@ -402,7 +417,7 @@ def test_a_missing_scenario_is_named(tmp_path: Path) -> None:
     with pytest.raises(NetworkError) as caught:
         load(path)
     assert str(caught.value) == (
-        f"{path} needs its scenario, with the nominal flows, beside it: there is no {tmp_path / 'alone.scn'}"
+        f"{path} needs a scenario file with the nominal flows, but there is no {tmp_path / 'alone.scn'}"
     )
 
 
@@ -416,9 +431,9 @@ def packed(path: Path, **members: str) -> Path:
 def test_a_zip_file_holds_one_network_and_one_scenario(tmp_path: Path) -> None:
     assert load(packed(tmp_path / "a.zip", x_net=NET, x_scn=SCN)).junctions == 3
     for members, message in (
-        ({"x_net": NET}, r"should hold one \.scn file, and holds 0"),
-        ({"x_scn": SCN}, r"should hold one \.net file, and holds 0"),
-        ({"x_net": NET, "y_net": NET, "x_scn": SCN}, r"should hold one \.net file, and holds 2"),
+        ({"x_net": NET}, r"must contain exactly one \.scn file, but contains 0"),
+        ({"x_scn": SCN}, r"must contain exactly one \.net file, but contains 0"),
+        ({"x_net": NET, "y_net": NET, "x_scn": SCN}, r"must contain exactly one \.net file, but contains 2"),
     ):
         with pytest.raises(NetworkError, match=rf"b\.zip {message}"):
             load(packed(tmp_path / "b.zip", **members))
@@ -437,13 +452,13 @@ def test_a_damaged_zip_file_is_refused(tmp_path: Path) -> None:
     for what, content in damaged.items():
         path = tmp_path / f"{what}.zip"
         path.write_bytes(content)
-        with pytest.raises(NetworkError, match=rf"{what}\.zip is damaged or no zip file: "):
+        with pytest.raises(NetworkError, match=rf"{what}\.zip is damaged or not a zip file: "):
             load(path)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_a_zip_file_with_other_bytes_is_read_as_it_was_or_refused(tmp_path_factory, data) -> None:
+def test_a_corrupted_zip_file_is_read_unchanged_or_refused(tmp_path_factory, data) -> None:
     folder = tmp_path_factory.mktemp("zip")
     content = bytearray(packed(folder / "x.zip", x_net=NET, x_scn=SCN).read_bytes())
     whole = load(folder / "x.zip").fingerprint
@@ -465,7 +480,7 @@ ABOVE = st.floats(1e-3, 1e12)
 
 @st.composite
 def networks(draw) -> Network:
-    """Any network of two to six junctions: a tree, and perhaps some arcs more."""
+    """Any network of two to six junctions: a tree, and up to three more arcs."""
     count = draw(st.integers(2, 6))
 
     def some(of, size: int = count) -> np.ndarray:
@@ -534,11 +549,11 @@ def test_json_has_a_line_for_each_junction_and_arc() -> None:
 def test_a_pipe_may_be_given_by_length_diameter_and_friction() -> None:
     expected = resistance(20e3, 1.0, 0.00806093785, 323.4610812928)
     assert parse(DOCUMENT).resistance.tolist() == [expected, 0]
-    told = document("arcs", 0, length=None, diameter=None, friction=None, resistance=expected)
-    assert parse({**told, "sound_speed": 1.0}).fingerprint == parse(DOCUMENT).fingerprint
+    given = document("arcs", 0, length=None, diameter=None, friction=None, resistance=expected)
+    assert parse({**given, "sound_speed": 1.0}).fingerprint == parse(DOCUMENT).fingerprint
 
 
-def test_json_leaves_out_what_there_is_not() -> None:
+def test_json_has_defaults_for_omitted_values() -> None:
     bare = document(gamma=None, sound_speed=None)
     bare["junctions"] = [{key: row[key] for key in ("id", "p_min", "p_max")} for row in bare["junctions"]]
     bare["junctions"][0]["demand"] = 1
@@ -563,33 +578,33 @@ def test_places_are_used_if_every_junction_has_one() -> None:
 
 
 WRONG_JSON = {
-    "a list": ([], " is not of the format ldf-gas-network-1"),
-    "another format": (document(format="ldf-gas-network-9"), " is not of the format ldf-gas-network-1"),
-    "no format": (document(format=None), " is not of the format ldf-gas-network-1"),
+    "a list": ([], " is not in the format ldf-gas-network-1"),
+    "another format": (document(format="ldf-gas-network-9"), " is not in the format ldf-gas-network-1"),
+    "no format": (document(format=None), " is not in the format ldf-gas-network-1"),
     "no name": (document(name=None), " has no name"),
     "no slack": (document(slack=None), " has no slack"),
     "a slack in words": (document(slack="1"), ": slack must be an object, got '1'"),
     "no pressure": (document("slack", pressure=None), ": slack has no pressure"),
-    "a slack that there is not": (document("slack", junction="9"), ": slack names junction '9', which there is not"),
+    "a missing slack": (document("slack", junction="9"), ": slack names junction '9', which does not exist"),
     "no junctions": (document(junctions=None), " has no junctions"),
-    "empty junctions": (document(junctions=[]), ": junctions must be a list with something in it, got []"),
-    "no arcs": (document(arcs=[]), ": arcs must be a list with something in it, got []"),
-    "arcs by name": (document(arcs={"a": 1}), ": arcs must be a list with something in it, got {'a': 1}"),
+    "empty junctions": (document(junctions=[]), ": junctions must be a non-empty list, got []"),
+    "no arcs": (document(arcs=[]), ": arcs must be a non-empty list, got []"),
+    "arcs by name": (document(arcs={"a": 1}), ": arcs must be a non-empty list, got {'a': 1}"),
     "a number for a junction": (document(junctions=[1]), ": junction number 1 must be an object, got 1"),
     "a junction without id": (document("junctions", 1, id=None), ": junction number 2 has no id"),
     "no lower limit": (document("junctions", 1, p_min=None), ": junction 2 has no p_min"),
     "a limit in words": (document("junctions", 1, p_max="80"), ": junction 2: p_max must be a number, got '80'"),
     "a demand of true": (document("junctions", 2, demand=True), ": junction 3: demand must be a number, got True"),
-    "a demand too large": (document("junctions", 2, demand=10**400), ": junction 3: demand is too large for a number"),
+    "a demand too large": (document("junctions", 2, demand=10**400), ": junction 3: demand is too large for a float"),
     "something misspelt": (
         document("junctions", 2, demnad=4),
-        ": junction 3 has 'demnad', which is not known; known are id, p_min, p_max, demand, share, place",
+        ": junction 3: unknown key 'demnad'; known keys are id, p_min, p_max, demand, share, place",
     ),
-    "a misspelt arc": (document("arcs", 0, lenght=4), ": arc 10 has 'lenght', which is not known"),
-    "a misspelt document": (document(Gamma=1.4), " has 'Gamma', which is not known"),
+    "a misspelt arc": (document("arcs", 0, lenght=4), ": arc 10: unknown key 'lenght'"),
+    "a misspelt document": (document(Gamma=1.4), ": unknown key 'Gamma'"),
     "a place of one number": (document("junctions", 0, place=[1]), ": junction 1: place must be two numbers, got [1]"),
-    "an arc from nowhere": (document("arcs", 0, **{"from": "9"}), ": arc 10 names junction '9', which there is not"),
-    "an arc to nowhere": (document("arcs", 1, to=9), ": arc 20 names junction '9', which there is not"),
+    "an arc from nowhere": (document("arcs", 0, **{"from": "9"}), ": arc 10 names junction '9', which does not exist"),
+    "an arc to nowhere": (document("arcs", 1, to=9), ": arc 20 names junction '9', which does not exist"),
     "no end": (document("arcs", 1, to=None), ": arc 20 has no to"),
     "three ratios": (
         document("arcs", 1, compressor=[1, 2, 3]),
@@ -601,14 +616,14 @@ WRONG_JSON = {
     "a length without friction": (document("arcs", 0, friction=None), ": arc 10 has no friction"),
     "a diameter of zero": (document("arcs", 0, diameter=0), ": arc 10: diameter must be a number > 0, got 0"),
     "a length of zero": (document("arcs", 0, length=0), ": arc 10: length must be a number > 0, got 0"),
-    "two resistances": (document("arcs", 0, resistance=1), ": arc 10 has a resistance and a length; one of the two"),
+    "two resistances": (document("arcs", 0, resistance=1), ": arc 10 has both resistance and length; give either"),
     "no sound speed": (document(sound_speed=None), " has no sound_speed"),
     "one assumption": (document(assumptions="none"), ": assumptions must be a list, got 'none'"),
 }
 
 
 @pytest.mark.parametrize("what", WRONG_JSON)
-def test_what_is_wrong_with_json_is_named(what: str, tmp_path: Path) -> None:
+def test_errors_in_json_are_named(what: str, tmp_path: Path) -> None:
     wrong, message = WRONG_JSON[what]
     path = tmp_path / "three.json"
     path.write_text(json.dumps(wrong))
@@ -623,5 +638,5 @@ def test_what_is_wrong_with_json_is_named(what: str, tmp_path: Path) -> None:
 def test_a_damaged_json_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "three.json"
     path.write_text(text)
-    with pytest.raises(NetworkError, match=r"three\.json is damaged or no JSON: "):
+    with pytest.raises(NetworkError, match=r"three\.json is damaged or not JSON: "):
         load(path)

@@ -1,4 +1,4 @@
-"""The gas laws in torch: zero on the solver's own optima, and of the right size on everything else."""
+"""Gas constraints in torch: zero at the solver's optima, and of the right size elsewhere."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ P0, F = 50e5, 100.0
 AB, BC, CD, BD = range(4)
 A, B, C, D = range(4)
 W = (2.25, 0.04, 0.0, 1e-3)
-"""Of the small network's arcs, in units of P0 and F."""
+"""Resistances of the small network's arcs, in units of P0 and F."""
 
 
 def small(**changes: object) -> Network:
@@ -84,17 +84,17 @@ class Solved:
         return {law.name: law.violation(law.sigma(states, batch)) for law in laws}
 
     def at(self, quantity: str, entry: int) -> int:
-        """Where in a state something is."""
+        """Position of an entry of a quantity in a state."""
         return Gas(self.network).quantities[quantity].start + entry
 
     def moved(self, quantity: str, entry: int, by: float, row: int = 1) -> Tensor:
-        """The optima with one number changed."""
+        """The optima with one value changed."""
         states = self.states.clone()
         states[row, self.at(quantity, entry)] += by
         return states
 
     def hit(self, states: Tensor, labels: bool, batch: ldf.Batch | None = None, row: int = 1) -> dict[tuple, float]:
-        """The laws that are violated, by law and column, and by how much: in one row, and in no other."""
+        """Violations by constraint and column in one row; asserts that no other row has any."""
         found = {}
         for law, nu in self.nu(states, batch, labels).items():
             others = [i for i in range(len(nu)) if i != row]
@@ -103,9 +103,9 @@ class Solved:
         return found
 
 
-def solve(network: Network, draws: int) -> Solved:
+def solve(network: Network, samples: int) -> Solved:
     solver = OGF(network)
-    factors = np.random.default_rng(0).uniform(0.85, 1.05, (draws, network.junctions))
+    factors = np.random.default_rng(0).uniform(0.85, 1.05, (samples, network.junctions))
     demand = solver.nominal * np.concatenate([np.ones_like(factors[:1]), factors])
     solutions = [solver.solve(d) for d in demand]
     assert all(solution.solved for solution in solutions)
@@ -122,11 +122,11 @@ HELD: dict[str, Solved | DataError] = {}
 
 
 def solved(name: str) -> Solved:
-    """The optima of one of the networks by name, or no test."""
+    """The optima of a built-in network; skips the test if its data is not available."""
     if name not in HELD:
         try:
             HELD[name] = solve(load(name), 3)
-        except DataError as error:  # looked for once only: it may take a while
+        except DataError as error:  # tried only once, since it may take a while
             HELD[name] = error
     found = HELD[name]
     if isinstance(found, DataError):
@@ -147,12 +147,12 @@ RESISTANCES = st.floats(-5, 4).map(lambda exponent: 10**exponent)
 
 
 @given(FLOWS, RESISTANCES)
-def test_the_flow_of_a_loss_is_the_flow_that_was_lost(q: float, w: float) -> None:
+def test_flow_inverts_loss(q: float, w: float) -> None:
     assert flow(loss(q, w), w) == pytest.approx(q, rel=1e-12, abs=0)
 
 
 @given(FLOWS, RESISTANCES)
-def test_the_loss_of_a_flow_is_the_drop_it_came_from(drop: float, w: float) -> None:
+def test_loss_inverts_flow(drop: float, w: float) -> None:
     assert loss(flow(drop, w), w) == pytest.approx(drop, rel=1e-12, abs=0)
 
 
@@ -163,7 +163,7 @@ def test_flow_and_loss_are_odd(value: float, w: float) -> None:
 
 
 @given(FLOWS, FLOWS, RESISTANCES)
-def test_more_drop_is_more_flow(one: float, other: float, w: float) -> None:
+def test_flow_increases_with_the_drop(one: float, other: float, w: float) -> None:
     low, high = sorted([one, other])
     assert flow(low, w) <= flow(high, w)
     if low < high - 1e-9 * abs(high):
@@ -178,7 +178,7 @@ def test_smoothing_changes_nothing_where_gas_flows(q: float, w: float) -> None:
 
 @pytest.mark.parametrize("dtype", [F64, F32])
 @pytest.mark.parametrize("w", [1e-4, 0.3, 200.0])
-def test_the_flow_has_a_finite_slope_where_nothing_flows(w: float, dtype: torch.dtype) -> None:
+def test_the_flow_has_a_finite_slope_at_zero(w: float, dtype: torch.dtype) -> None:
     drop = torch.zeros(1, dtype=dtype, requires_grad=True)
     (slope,) = torch.autograd.grad(flow(drop, w).sum(), drop)
     # W q|q| ≈ W √ε q.
@@ -205,7 +205,7 @@ def test_the_law_is_the_same_in_numpy_torch_and_casadi() -> None:
 
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_optima_keep_every_law(name: str, labels: bool) -> None:
+def test_optima_satisfy_every_constraint(name: str, labels: bool) -> None:
     found = solved(name)
     nu = found.nu(found.states, labels=labels)
     absent = {"weymouth" if labels else "flow"} | ({"limits"} if name == "24-pipe" else set())
@@ -218,7 +218,7 @@ def test_optima_keep_every_law(name: str, labels: bool) -> None:
 
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_optima_keep_every_law_in_single_precision(name: str, labels: bool) -> None:
+def test_optima_satisfy_every_constraint_in_single_precision(name: str, labels: bool) -> None:
     found = solved(name)
     for law, violation in found.nu(found.states.to(F32), labels=labels).items():
         assert violation.dtype == F32
@@ -239,7 +239,7 @@ def test_the_objective_in_torch_is_the_solvers(name: str) -> None:
     network = found.network
     ours = Gas(network).objective(found.states)
     assert ours.shape == (len(found.states),)
-    # The solver lets idle compressors be 1e-8 below 1, which saves them next to nothing.
+    # The solver lets idle compressors be 1e-8 below 1, with a negligible effect on the objective.
     np.testing.assert_allclose(ours.numpy(), found.objectives, rtol=1e-7, atol=1e-7 * network.base_flow)
 
 
@@ -249,7 +249,7 @@ def test_the_objective_is_equation_9() -> None:
     states = torch.cat([states, states[:1] * torch.tensor([1, 1, 1, 1, 1, -1, 1, 1, 1])]).requires_grad_()
     cost = problem.objective(states)
     wanted = 70 * (1.5 ** (2 * 0.3 / 1.3) - 1) / 0.8
-    # Reducing the pressure costs nothing, and a flow the other way round as much.
+    # Reducing the pressure costs nothing, and a reverse flow costs the same.
     np.testing.assert_allclose(cost.detach(), [wanted, 0, wanted], rtol=1e-9)
     (slope,) = torch.autograd.grad(cost.sum(), states)
     assert float(slope[1].abs().max()) == 0
@@ -279,7 +279,7 @@ def test_flows_are_weighted_by_the_root_of_the_resistance_up_to_one(own: Solved)
     np.testing.assert_allclose(GasLaws(own.network).weight, [1, 0.2, 1, np.sqrt(1e-3)], rtol=1e-12)
 
 
-def test_what_has_no_limit_has_no_law() -> None:
+def test_arcs_without_limits_have_no_constraint() -> None:
     network = small()
     inf = np.full(4, np.inf)
     free = dataclasses.replace(network, flow_min=-inf, flow_max=inf)
@@ -308,14 +308,14 @@ def test_a_network_without_compressors_has_no_ratios() -> None:
     assert float(Gas(found.network).objective(found.states).abs().max()) == 0
 
 
-# ---------------------------------------------------------------- a broken law is found, and no other
+# ---------------------------------------------------------------- only the violated constraints are reported
 
 
-def test_the_small_network_is_where_its_tests_want_it(own: Solved) -> None:
-    """Optima with all flows but those of bd and cd told by pressures, and away from all limits but two."""
+def test_the_small_network_meets_the_assumptions_of_its_tests(own: Solved) -> None:
+    """Pressures determine all flows except those of bd and cd; the optima are away from all limits except two."""
     at = GasLaws(own.network).states(own.states)
-    told = torch.tensor(W) * at.q.abs() > CONDITION
-    assert told.all(0).tolist() == [True, True, False, False]
+    determined = torch.tensor(W) * at.q.abs() > CONDITION
+    assert determined.all(0).tolist() == [True, True, False, False]
     assert float(at.q[:, BC].min()) > 0.05
     assert float(at.ratio.min()) > 1.05
     assert own.hit(own.states, True) == own.hit(own.states, False) == {}
@@ -323,7 +323,7 @@ def test_the_small_network_is_where_its_tests_want_it(own: Solved) -> None:
 
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("side", [-1, 1])
-def test_a_ratio_beyond_its_limits_is_violated_by_how_far(side: int, labels: bool, own: Solved) -> None:
+def test_the_violation_of_a_ratio_is_its_distance_from_the_limit(side: int, labels: bool, own: Solved) -> None:
     now = float(own.states[1, 0])
     pressure, flow_now = own.states[1, own.at("p", B)].item(), own.states[1, own.at("q", AB)].item()
     wanted = 2.07 if side > 0 else 0.93
@@ -362,7 +362,9 @@ def test_another_pressure_changes_the_flows_around_it(by: float, labels: bool, o
 
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize(("limit", "by"), [("p_max", 0.05), ("p_min", -0.05)])
-def test_a_pressure_beyond_its_limits_is_violated_by_how_far(limit: str, by: float, labels: bool, own: Solved) -> None:
+def test_the_violation_of_a_pressure_is_its_distance_from_the_limit(
+    limit: str, by: float, labels: bool, own: Solved
+) -> None:
     wanted = getattr(own.network, limit)[D] / P0 + by
     now = float(own.states[1, own.at("p", D)])
     found = own.hit(own.moved("p", D, wanted - now), labels)
@@ -371,20 +373,20 @@ def test_a_pressure_beyond_its_limits_is_violated_by_how_far(limit: str, by: flo
 
 
 @pytest.mark.parametrize("by", [-0.01, 0.01])
-def test_the_pressure_of_the_slack_is_held(by: float, own: Solved) -> None:
+def test_the_pressure_of_the_slack_is_fixed(by: float, own: Solved) -> None:
     ratio = float(own.states[1, 0])
     found = own.hit(own.moved("p", A, by), labels=False)
     wanted = {("pressure", A): 0.01, ("weymouth", AB): ratio**2 * abs((1 + by) ** 2 - 1)}
     assert found == pytest.approx(wanted, rel=1e-5)
 
 
-def test_a_flow_that_pressures_tell_is_not_looked_at_where_labels_are(own: Solved) -> None:
+def test_with_labels_a_flow_determined_by_pressures_is_ignored(own: Solved) -> None:
     for arc, by in ((AB, 0.1), (AB, -0.1), (BC, 0.1), (BC, -0.03)):
         assert own.hit(own.moved("q", arc, by), labels=True) == {}
 
 
 @pytest.mark.parametrize("arc", [CD, BD])
-def test_a_flow_that_pressures_do_not_tell_is_compared_with_the_label(arc: int, own: Solved) -> None:
+def test_a_flow_not_determined_by_pressures_is_compared_with_the_label(arc: int, own: Solved) -> None:
     ends = {CD: (C, D), BD: (B, D)}[arc]
     weight = {CD: 1.0, BD: np.sqrt(1e-3)}[arc]
     wanted = {("flow", arc): 0.1 * weight} | {("balance", end): 0.1 for end in ends}
@@ -430,8 +432,8 @@ def test_the_violation_degree_is_the_mean_over_junctions(own: Solved) -> None:
     assert ldf.certify(laws, own.states, ldf.Batch(demand=own.demand), tolerance=1e-7).holds
 
 
-def test_flows_of_labels_are_their_own_and_not_indirect_ones(own: Solved) -> None:
-    """A label whose flows do not fit its pressures is taken at its word."""
+def test_flows_of_labels_are_used_directly(own: Solved) -> None:
+    """Even if the flows of a label do not match its pressures."""
     labels = own.moved("q", AB, 0.1)
     sigma = own.sigma(own.states, ldf.Batch(demand=own.demand, states=labels))["flow"]
     np.testing.assert_allclose(sigma[1], [-0.1, 0, 0, 0], atol=1e-8)
@@ -440,16 +442,16 @@ def test_flows_of_labels_are_their_own_and_not_indirect_ones(own: Solved) -> Non
     np.testing.assert_allclose(sigma, 0, atol=1e-8)
 
 
-# ---------------------------------------------------------------- where pressures do not tell the flow
+# ---------------------------------------------------------------- where pressures do not determine the flow
 
 
 def pipe_state(q: float, drop: float = 0.36) -> Tensor:
-    """All of the small network at pressure 1 but C, so that the squared pressure falls by `drop` along bc."""
+    """The small network at pressure 1 except for C, so that the squared pressure falls by `drop` along bc."""
     return torch.tensor([[1, 1, 1, np.sqrt(1 - drop), 1, 0.5, q, 0.5, 0.5]], dtype=F64)
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_the_predicted_flow_is_taken_below_the_condition(sign: int) -> None:
+def test_the_predicted_flow_is_used_below_the_condition(sign: int) -> None:
     laws, edge = GasLaws(small()), CONDITION / W[BC]
     below, above = (float(laws.states(pipe_state(sign * factor * edge)).indirect[0, BC]) for factor in (0.999, 1.001))
     assert below == sign * 0.999 * edge
@@ -479,7 +481,7 @@ def test_gradients_are_finite_where_pressures_are_level_and_nothing_flows(labels
         assert slope.isfinite().all(), law.name
 
 
-def test_pressures_have_no_slope_where_they_do_not_tell_the_flow() -> None:
+def test_pressures_have_no_slope_where_they_do_not_determine_the_flow() -> None:
     network = small()
     states = pipe_state(0.9 * CONDITION / W[BC], drop=0.0).requires_grad_()
     batch = ldf.Batch(demand=torch.zeros(1, 4, dtype=F64), states=pipe_state(0.1))
@@ -488,7 +490,7 @@ def test_pressures_have_no_slope_where_they_do_not_tell_the_flow() -> None:
     wanted = torch.zeros(9, dtype=F64)
     wanted[6] = 0.2  # its own flow, with its weight
     torch.testing.assert_close(slope[0], wanted)
-    # And none from the flow where they do.
+    # And the flow has no slope where they do.
     states = pipe_state(0.2).requires_grad_()
     (slope,) = torch.autograd.grad(law.sigma(states, batch)[0, BC], states)
     assert float(slope[0, 5:].abs().max()) == 0
@@ -505,7 +507,7 @@ def test_pressures_have_no_slope_where_they_do_not_tell_the_flow() -> None:
 def test_gradients_are_those_of_finite_differences(name: str, labels: bool, own: Solved) -> None:
     found = own if name == "own" else solved(name)
     random = np.random.default_rng(0)
-    # Away from the optima, and from drops next to nothing, where the slope of a root is beyond all bounds.
+    # Away from the optima, and from very small drops, where the slope of the root is unbounded.
     network, sign = found.network, random.choice([-1, 1], (2, found.network.arcs))
     ratio, p = random.uniform(0.9, 1.6, (2, network.compressors)), random.uniform(0.8, 1.5, (2, network.junctions))
     states = torch.tensor(np.concatenate([ratio, p, sign * random.uniform(0.2, 0.9, sign.shape)], 1))
@@ -513,7 +515,7 @@ def test_gradients_are_those_of_finite_differences(name: str, labels: bool, own:
     assert float((at.inlet**2 - at.outlet**2).abs().min()) > 3e-3
     batch = ldf.Batch(demand=found.demand[:2], states=found.states[:2])
     for law in GasLaws(network).constraints(itself, labels):
-        # y * 1: gradcheck changes its argument behind autograd's back, where no one can see it.
+        # y * 1: gradcheck changes its argument in place, without autograd noticing.
         assert torch.autograd.gradcheck(lambda y: law.sigma(y * 1, batch), states.clone().requires_grad_()), law.name
 
 
@@ -522,7 +524,7 @@ def test_the_gradient_of_the_objective_is_that_of_finite_differences(own: Solved
     assert torch.autograd.gradcheck(problem.objective, own.states.clone().requires_grad_())
 
 
-# ---------------------------------------------------------------- what must not matter
+# ---------------------------------------------------------------- invariances
 
 
 def disturbed(found: Solved) -> Tensor:
@@ -531,7 +533,7 @@ def disturbed(found: Solved) -> Tensor:
 
 @pytest.mark.parametrize("labels", [True, False])
 @pytest.mark.parametrize("name", ["own", *NETWORKS])
-def test_a_batch_is_its_rows_one_by_one(name: str, labels: bool, own: Solved) -> None:
+def test_a_batch_equals_its_rows_one_by_one(name: str, labels: bool, own: Solved) -> None:
     found = own if name == "own" else solved(name)
     states = disturbed(found)
     together = found.sigma(states, labels=labels)
@@ -543,7 +545,7 @@ def test_a_batch_is_its_rows_one_by_one(name: str, labels: bool, own: Solved) ->
 
 
 @pytest.mark.parametrize("labels", [True, False])
-def test_no_sample_has_a_say_in_anothers_gradient(labels: bool, own: Solved) -> None:
+def test_samples_do_not_affect_each_others_gradients(labels: bool, own: Solved) -> None:
     states = disturbed(own).requires_grad_()
     for law, sigma in own.sigma(states, labels=labels).items():
         (slope,) = torch.autograd.grad(sigma[1].abs().sum(), states, retain_graph=True)
@@ -552,8 +554,8 @@ def test_no_sample_has_a_say_in_anothers_gradient(labels: bool, own: Solved) -> 
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_all_balances_add_up_to_nothing(name: str) -> None:
-    """What leaves one junction enters another, and the entries supply all that is withdrawn: for any state."""
+def test_all_balances_add_up_to_zero(name: str) -> None:
+    """In any state, what leaves one junction enters another, and the entries supply all withdrawals."""
     found = solved(name)
     for labels in (True, False):
         sigma = found.sigma(disturbed(found), labels=labels)["balance"]
@@ -562,12 +564,12 @@ def test_all_balances_add_up_to_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_the_laws_are_homogeneous_in_pressures_and_flows(name: str) -> None:
+def test_the_constraints_are_homogeneous_in_pressures_and_flows(name: str) -> None:
     """Pressures, flows and demands three times as large: Weymouth's law is of second order, others of first."""
     found = solved(name)
     ratios = found.network.compressors
     states = disturbed(found)
-    # Away from flows that smoothing changes or that pressures do not tell in one of the two.
+    # Away from flows that smoothing changes, or that pressures do not determine in one of the two states.
     states[:, ratios + found.network.junctions :] = 0.3
     larger = states * torch.where(torch.arange(states.shape[1]) < ratios, 1.0, 3.0)
     batch, more = (ldf.Batch(demand=k * found.demand, states=k * found.states) for k in (1, 3))
@@ -575,9 +577,9 @@ def test_the_laws_are_homogeneous_in_pressures_and_flows(name: str) -> None:
     torch.testing.assert_close(scaled["balance"], 3 * plain["balance"], rtol=1e-12, atol=1e-12)
     power = torch.tensor(np.where(found.network.resistance > 0, 9.0, 3.0))
     torch.testing.assert_close(scaled["weymouth"], power * plain["weymouth"], rtol=1e-8, atol=1e-8)
-    told = torch.tensor(found.network.scaled_resistance) * 0.3 > CONDITION
+    determined = torch.tensor(found.network.scaled_resistance) * 0.3 > CONDITION
     laws = GasLaws(found.network)
-    plain, scaled = (laws.states(y).indirect[:, told] for y in (states, larger))
+    plain, scaled = (laws.states(y).indirect[:, determined] for y in (states, larger))
     torch.testing.assert_close(scaled, 3 * plain, rtol=1e-6, atol=1e-6)
 
 
@@ -601,7 +603,7 @@ def test_units_of_pressure_and_flow_do_not_matter(own: Solved) -> None:
 
 
 @pytest.mark.parametrize("labels", [True, False])
-def test_arcs_the_other_way_around_violate_as_much(labels: bool, own: Solved) -> None:
+def test_reversed_arcs_have_the_same_violations(labels: bool, own: Solved) -> None:
     network = own.network
     source, target = network.source.copy(), network.target.copy()
     source[1:], target[1:] = network.target[1:], network.source[1:]
@@ -627,7 +629,7 @@ def test_single_precision_is_close_to_double(name: str, labels: bool) -> None:
     for law, sigma in double.items():
         assert single[law].dtype == F32
         near = (single[law].to(F64) - sigma).abs() <= 1e-4 * (1 + sigma.abs())
-        # A flow may be told in one precision and not in the other, or come from next to no drop.
+        # Pressures may determine a flow in one precision only, or its drop may be close to zero.
         assert float(near.double().mean()) > (0.97 if labels else 0.999), law
 
 
@@ -635,7 +637,7 @@ def test_single_precision_is_close_to_double(name: str, labels: bool) -> None:
 
 
 @pytest.mark.parametrize("labels", [True, False])
-def test_vmapped_is_one_by_one(labels: bool, own: Solved) -> None:
+def test_vmap_equals_one_by_one(labels: bool, own: Solved) -> None:
     laws, batch = GasLaws(own.network).constraints(itself, labels), own.batch()
     stack = torch.stack([own.states, disturbed(own)])
 
@@ -646,7 +648,7 @@ def test_vmapped_is_one_by_one(labels: bool, own: Solved) -> None:
 
 
 @pytest.mark.parametrize("law", ["balance", "flow"])
-def test_what_is_remembered_is_never_of_other_predictions_or_rows(law: str, own: Solved) -> None:
+def test_cached_values_are_never_those_of_other_predictions_or_rows(law: str, own: Solved) -> None:
     (chosen,) = (c for c in GasLaws(own.network).constraints(itself) if c.name == law)
     first, second = own.batch(), ldf.Batch(demand=own.demand * 1.1, states=own.states * 1.02)
     y = disturbed(own)
@@ -656,8 +658,8 @@ def test_what_is_remembered_is_never_of_other_predictions_or_rows(law: str, own:
     assert torch.equal(chosen.sigma(y, first), own.sigma(y.clone(), first)[law])
 
 
-def test_predictions_under_the_laws_come_to_keep_them(own: Solved) -> None:
-    """Descent on ν alone, from a disturbed state: all of it is within reach of gradients."""
+def test_gradient_descent_reduces_the_violations(own: Solved) -> None:
+    """Descent on ν alone from a perturbed state: gradients reach every constraint."""
     laws, batch = GasLaws(own.network).constraints(itself), own.batch()
     y = disturbed(own).requires_grad_()
     optimiser = torch.optim.Adam([y], lr=1e-3)
@@ -671,7 +673,7 @@ def test_predictions_under_the_laws_come_to_keep_them(own: Solved) -> None:
     assert totals[-1] < 0.1 * totals[0]
 
 
-# ---------------------------------------------------------------- for people
+# ---------------------------------------------------------------- presentation
 
 
 def test_a_state_is_presented_in_bar_and_kilograms_per_second() -> None:
@@ -688,7 +690,7 @@ def test_a_state_is_presented_in_bar_and_kilograms_per_second() -> None:
     assert (problem.units["p"], problem.units["q"], problem.units["R"]) == ("bar", "kg/s", "")
 
 
-def test_what_is_reported_are_the_parts_of_a_state(own: Solved) -> None:
+def test_reported_quantities_are_the_parts_of_a_state(own: Solved) -> None:
     reported = Gas(own.network).reported(own.states)
     assert list(reported) == ["R", "p", "q"]
     assert torch.equal(torch.cat(list(reported.values()), 1), own.states)
@@ -708,14 +710,14 @@ def test_prices_are_named_by_junction_in_the_objectives_units() -> None:
     assert max(prices.values()) > 0.05
 
 
-def test_pressure_prices_are_for_a_bar_more() -> None:
+def test_pressure_prices_are_per_additional_bar() -> None:
     net, h = small(), 1e-3  # bar
     shown = Gas(net).duals(OGF(net).solve())["pressure_prices"]
     higher, lower = (
         OGF(dataclasses.replace(net, p_min=net.p_min + sign * h * 1e5 * np.array([0, 0, 1, 0]))).solve().objective
         for sign in (1, -1)
     )
-    assert shown["C"] == pytest.approx((higher - lower) / (2 * h), rel=1e-3), "C stands at its lower limit"
+    assert shown["C"] == pytest.approx((higher - lower) / (2 * h), rel=1e-3), "C is at its lower limit"
     assert shown["C"] > 0.01
     assert shown["B"] == pytest.approx(0, abs=1e-5)
 
@@ -733,7 +735,7 @@ def test_a_table_of_demands_has_columns_named_by_junction() -> None:
     np.testing.assert_allclose(found, [[0, 0.01, 0.5, 0], [0, 0.02, 0.705, 0.125]], rtol=1e-12)
     np.testing.assert_allclose(problem.demands({"QC": [20]}, 1), [[0, 0.1, 0.2, 0.3]], rtol=1e-12)
     np.testing.assert_allclose(problem.demands({}, 2), [problem.nominal] * 2)
-    # Numbers will do as names, as in the 24-pipe network.
+    # Numbers may be names, as in the 24-pipe network.
     pipes = Gas.open("24-pipe")
     changed = pipes.demands({6: [10.0], "q24": [20.0]}, 1)[0] * pipes.network.base_flow
     assert changed[[5, 23, 24]].tolist() == pytest.approx([10, 20, 22.458])
@@ -747,23 +749,23 @@ def test_a_junction_whose_name_begins_with_q_is_found_by_its_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["E", "qE", "q", "", "qqC", "c"])
-def test_a_column_of_no_junction_is_told(name: str) -> None:
+def test_an_unknown_column_is_refused(name: str) -> None:
     with pytest.raises(NetworkError, match=rf"small has no junction '{name}'; its junctions are A, B, C"):
         Gas(small()).demands({name: [1.0]}, 1)
 
 
 @pytest.mark.parametrize("names", [("C", "qC"), ("q_C", "Q_C"), ("C", " C")])
-def test_two_columns_for_one_junction_are_told(names: tuple[str, str]) -> None:
+def test_two_columns_for_one_junction_are_refused(names: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match=rf"columns '{names[0]}' and '{names[1]}' are the same demand"):
         Gas(small()).demands({name: [1.0] for name in names}, 1)
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "nan"])
-def test_a_demand_that_is_no_number_is_told(value: object) -> None:
+def test_a_demand_that_is_not_finite_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"column 'qC', row 2: .* is not a number"):
         Gas(small()).demands({"qC": [1.0, value]}, 2)
 
 
-def test_a_word_in_place_of_a_number_is_told() -> None:
+def test_a_word_instead_of_a_number_is_refused() -> None:
     with pytest.raises(ValueError, match="much"):
         Gas(small()).demands({"C": ["much"]}, 1)

@@ -1,4 +1,4 @@
-"""Gas networks: those there are by name, one network in three formats, and what no solver could make sense of."""
+"""Gas networks: built-in ones, one network in three formats, and inconsistent ones."""
 
 import functools
 import json
@@ -28,7 +28,7 @@ FRICTION = 1 / (2 * 5 + 1.138) ** 2
 
 @functools.cache
 def located(name: str) -> Path | str:
-    """The file, or why it cannot be had: asked once, for a network that does not answer takes its time."""
+    """The file, or why it is not available; cached, since waiting for an unreachable host takes long."""
     try:
         return locate(f"gas/{name}")
     except DataError as error:
@@ -42,8 +42,8 @@ def data(name: str) -> Path:
     return found
 
 
-def beside(name: str) -> str:
-    """The text of a file that may be in LDF_DATA_DIR, but is not among the sources."""
+def extra(name: str) -> str:
+    """The text of a file that may be in LDF_DATA_DIR, but is not among the files that ldf downloads."""
     path = Path(os.environ.get("LDF_DATA_DIR", ".")) / "gas" / name
     if "LDF_DATA_DIR" not in os.environ or not path.is_file():
         pytest.skip(f"gas/{name} is not in LDF_DATA_DIR")
@@ -51,7 +51,7 @@ def beside(name: str) -> str:
 
 
 def rows(text: str, table: str) -> list[list[float]]:
-    """The leading numbers of each row of a MATGAS table, read plainly."""
+    """The leading numbers of each row of a MATGAS table, from an independent parser."""
     body = text.split(f"mgc.{table} = [")[1].split("]")[0]
     plain = [re.split(r"'|%", line)[0].replace(";", " ").split() for line in body.splitlines()]
     return [[float(cell) for cell in line] for line in plain if line]
@@ -135,15 +135,15 @@ def test_24_pipe_has_the_demands_and_limits_of_the_benchmark() -> None:
     assert "factor of up to 2" in network.assumptions[1]
 
 
-def test_24_pipe_is_gasmodels_case_30_with_its_compressors_in_the_pipes_behind_them() -> None:
-    text, network = beside("case-30.m"), load("24-pipe")
+def test_24_pipe_is_gasmodels_case_30_with_compressors_merged_into_their_outlet_pipes() -> None:
+    text, network = extra("case-30.m"), load("24-pipe")
     inlet = {int(row[2]): int(row[1]) for row in rows(text, "compressor")}
     pipes = {
         (inlet.get(int(row[1]), int(row[1])), int(row[2])): (row[4], row[3], row[5], int(row[1]) in inlet)
         for row in rows(text, "pipe")
     }
     compressors = set(network.compressor.tolist())
-    # w of a pipe with another length, diameter or friction would be another one.
+    # w depends on length, diameter and friction.
     w = {
         pipe: resistance(length, diameter, friction, 377.968) for pipe, (length, diameter, friction, _) in pipes.items()
     }
@@ -165,7 +165,7 @@ def test_24_pipe_is_gasmodels_case_30_with_its_compressors_in_the_pipes_behind_t
 
 def test_case_30_itself_is_read(tmp_path: Path) -> None:
     path = tmp_path / "case-30.m"
-    path.write_text(beside("case-30.m"))
+    path.write_text(extra("case-30.m"))
     network = load(path)
     assert (network.junctions, network.arcs, network.compressors, len(network.loads)) == (30, 29, 5, 8)
     assert network.name == "case-30"
@@ -193,7 +193,7 @@ def test_gaslib_networks_have_their_known_sizes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_gaslib_networks_say_what_was_assumed(name: str) -> None:
+def test_gaslib_networks_list_their_assumptions(name: str) -> None:
     path = data(FILES[name][0])
     network = load(name)
     file = path.read_text()
@@ -206,11 +206,11 @@ def test_gaslib_networks_say_what_was_assumed(name: str) -> None:
     np.testing.assert_array_equal(network.p_min, 40e5)
     assert {8101325.0, 7101325.0} == set(network.p_max)
     assert network.assumptions[:5] == [
-        "junction 0 is held at 50 bar, which its file does not say",
-        "the other entries follow the total demand, each with its share of the nominal supply",
-        "flows of the file were multiplied by 0.785, GasLib's density, to have kg/s",
+        "junction 0 is held at 50 bar, which is not given in the file",
+        "the other entries supply fixed shares of the total demand, as in the nominal supply",
+        "flows in the file were multiplied by 0.785, GasLib's density, to get kg/s",
         f"{network.junctions} of {network.junctions} lower pressure limits were raised to 40 bar",
-        "a compressor has no length, and its power no limit",
+        "compressors have no length and no power limit",
     ]
     assert network.assumptions[-1] == "friction as in the file, sound speed 312.806 m/s"
     plain = load(path)
@@ -220,7 +220,7 @@ def test_gaslib_networks_say_what_was_assumed(name: str) -> None:
 
 
 def both(name: str) -> tuple[Network, Network]:
-    """A network as MATGAS has it, and as GasLib's XML has it."""
+    """A network from its MATGAS file and from GasLib's XML."""
     data(FILES[name][0])
     return load(name), read_gaslib(data(FILES[name][1]), GASLIB)
 
@@ -242,15 +242,15 @@ def test_matgas_and_gaslib_files_hold_the_same_network(name: str) -> None:
         np.testing.assert_allclose(getattr(theirs, what), getattr(ours, what), rtol=rtol, err_msg=what)
     for what in ("slack", "slack_pressure", "gamma", "efficiency"):
         assert getattr(theirs, what) == getattr(ours, what), what
-    assert not set(theirs.junction) & set(ours.junction), "but for the names"
+    assert not set(theirs.junction) & set(ours.junction), "only the names differ"
 
 
-# GasLib's pipes by diameter in m: what MATGAS has for their friction.
+# Friction in the MATGAS files by diameter in m.
 FRICTIONS = {1.0: 0.0071, 0.8: 0.0074, 0.6: 0.0078, 0.4: 0.0085}
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_friction_of_gaslib_by_nikuradse_is_half_as_much_again_as_in_matgas(name: str) -> None:
+def test_friction_of_gaslib_by_nikuradse_is_about_1_5_times_that_of_matgas(name: str) -> None:
     ours, theirs = both(name)
     pipes = ours.resistance > 0
     assert pipes.sum() == ours.arcs - ours.compressors
@@ -262,12 +262,12 @@ def test_friction_of_gaslib_by_nikuradse_is_half_as_much_again_as_in_matgas(name
 
     usual = np.isclose(ratio[:, None], expected(0.05e-3), rtol=1e-5).any(1)
     assert (ratio[usual].min(), ratio[usual].max()) == pytest.approx((1.4706, 1.4846), abs=1e-4)
-    # GasLib-40 has two pipes that are smoother, 0.012 mm, which MATGAS does not follow.
+    # GasLib-40 has two smoother pipes, 0.012 mm, which the MATGAS file ignores.
     assert (~usual).sum() == (2 if name == "gaslib-40" else 0)
     assert np.isclose(ratio[~usual][:, None], expected(0.012e-3), rtol=1e-5).any(1).all()
 
 
-def test_places_of_gaslib_are_the_same_in_both_where_matgas_knows_them() -> None:
+def test_places_of_gaslib_are_the_same_in_both_formats_where_matgas_has_them() -> None:
     ours, theirs = both("gaslib-40")
     np.testing.assert_allclose(ours.places, theirs.places, atol=6e-5)
     ours, theirs = both("gaslib-135")
@@ -276,14 +276,14 @@ def test_places_of_gaslib_are_the_same_in_both_where_matgas_knows_them() -> None
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_gaslib_files_say_what_was_assumed(name: str) -> None:
+def test_gaslib_files_list_their_assumptions(name: str) -> None:
     network = load(data(FILES[name][1]))
-    assert network.assumptions[0] == "junction source_1 is held at 50 bar, which its file does not say"
+    assert network.assumptions[0] == "junction source_1 is held at 50 bar, which is not given in the file"
     assert network.assumptions[-2:] == [
-        "compressors raise the pressure by 1 to 5 times; valves are open",
+        "compressor ratios are between 1 and 5; valves are open",
         "friction by Nikuradse's formula, sound speed 312.8 m/s (compressibility 0.8)",
     ]
-    assert not any("multiplied" in line for line in network.assumptions), "GasLib says its density"
+    assert not any("multiplied" in line for line in network.assumptions), "GasLib files give the density"
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -309,7 +309,7 @@ def test_three_formats_hold_one_network() -> None:
     assert list(matgas().arc) == ["10", "20"]
 
 
-def test_files_are_read_by_their_ending(tmp_path: Path) -> None:
+def test_files_are_read_by_their_extension(tmp_path: Path) -> None:
     (tmp_path / "a.m").write_text(MATGAS)
     (tmp_path / "b.net").write_text(NET)
     (tmp_path / "b.scn").write_text(SCN)
@@ -325,7 +325,7 @@ def test_files_are_read_by_their_ending(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "24-pipes", "case30_ieee", "net.txt"])
-def test_what_is_neither_a_name_nor_a_file_is_answered_with_both(name: str) -> None:
+def test_an_unknown_network_is_answered_with_known_names_and_extensions(name: str) -> None:
     with pytest.raises(NetworkError) as caught:
         load(name)
     assert str(caught.value) == (
@@ -340,7 +340,7 @@ def test_a_missing_file_is_named(tmp_path: Path, ending: str) -> None:
         load(path)
 
 
-# ---------------------------------------------------------------- what a network has
+# ---------------------------------------------------------------- properties of a network
 
 
 def test_the_resistance_of_a_pipe_by_hand() -> None:
@@ -397,19 +397,19 @@ def test_a_density_scales_all_flows_and_nothing_else(read) -> None:
     for what in ("demand", "flow_min", "flow_max"):
         np.testing.assert_allclose(getattr(half, what), getattr(plain, what) / 2)
     assert_same(replace(half, demand=plain.demand, flow_min=plain.flow_min, flow_max=plain.flow_max), plain, rtol=0)
-    assert "flows of the file were multiplied by 0.5, GasLib's density, to have kg/s" in half.assumptions
+    assert "flows in the file were multiplied by 0.5, GasLib's density, to get kg/s" in half.assumptions
 
 
-def test_assumptions_fill_in_what_gaslib_leaves_open() -> None:
+def test_assumptions_fill_in_what_gaslib_omits() -> None:
     network = gaslib(assumed=replace(GASLIB, ratio=(1.0, 1.5), gamma=1.25, efficiency=0.7))
     assert (network.ratio_min.tolist(), network.ratio_max.tolist()) == ([1.0], [1.5])
     assert (network.gamma, network.efficiency) == (1.25, 0.7)
-    assert "compressors raise the pressure by 1 to 1.5 times; valves are open" in network.assumptions
-    assert "efficiency μ = 0.7: it scales the objective and nothing else" in network.assumptions
+    assert "compressor ratios are between 1 and 1.5; valves are open" in network.assumptions
+    assert "compressor efficiency μ = 0.7; it only scales the objective" in network.assumptions
 
 
 @pytest.mark.parametrize("read", [matgas, gaslib])
-def test_lower_limits_are_raised_where_they_are_below(read) -> None:
+def test_lower_limits_are_raised_to_the_minimum_pressure(read) -> None:
     network = read(assumed=Assumptions(slack_pressure=50e5, least_pressure=1.5e5))
     assert (network.p_min >= 1.5e5).all()
     raised = "2 of 3" if read is gaslib else "3 of 3"
@@ -417,14 +417,17 @@ def test_lower_limits_are_raised_where_they_are_below(read) -> None:
     with pytest.raises(NetworkError) as caught:
         read(assumed=Assumptions(slack_pressure=50e5, least_pressure=75e5))
     name = "in_2" if read is gaslib else "2"
-    assert f"junction {name} has an upper pressure limit of 71.0132 bar, below the 75 bar" in str(caught.value)
+    assert (
+        f"junction {name} has an upper pressure limit of 71.0132 bar, below the assumed minimum pressure of 75 bar"
+        in str(caught.value)
+    )
 
 
-def test_without_assumptions_the_slack_has_the_nominal_pressure_of_its_file() -> None:
+def test_without_assumptions_the_slack_has_the_nominal_pressure_of_the_file() -> None:
     network = matgas(assumed=None)
     assert network.slack_pressure == 55e5
-    assert network.assumptions[0] == "junction 1 is held at 55 bar, as its file says"
-    with pytest.raises(NetworkError, match=r"three\.net: GasLib holds no pressure; the assumptions must name"):
+    assert network.assumptions[0] == "junction 1 is held at 55 bar, as given in the file"
+    with pytest.raises(NetworkError, match=r"three\.net: GasLib files give no slack pressure; set Assumptions"):
         gaslib(assumed=Assumptions())
 
 
@@ -442,7 +445,7 @@ def test_junctions_are_found_by_name() -> None:
         gaslib().position("in")
 
 
-def test_the_fingerprint_is_of_the_numbers_not_of_what_is_told_about_them() -> None:
+def test_the_fingerprint_depends_on_values_not_on_names_or_comments() -> None:
     ours = three()
     assert re.fullmatch("[0-9a-f]{16}", ours.fingerprint)
     assert three(name="other", places=None, assumptions=["nothing"]).fingerprint == ours.fingerprint
@@ -459,7 +462,7 @@ def test_the_fingerprint_changes_with_every_number(field: str) -> None:
     assert three(share=np.array([0.5, 0.5, 0])).fingerprint != ours.fingerprint
 
 
-# ---------------------------------------------------------------- what no solver could make sense of
+# ---------------------------------------------------------------- inconsistent networks
 
 
 def at(field: str, position: int, value: float) -> dict[str, np.ndarray]:
@@ -469,7 +472,7 @@ def at(field: str, position: int, value: float) -> dict[str, np.ndarray]:
 
 
 def loop(resistances: list[float]) -> dict[str, object]:
-    """A third arc, from junction 1 to junction 3, and these resistances."""
+    """A third arc, from junction 1 to junction 3, with these resistances."""
     return {
         "arc": ["10", "20", "30"],
         "source": np.array([1, 0, 0]),
@@ -481,8 +484,8 @@ def loop(resistances: list[float]) -> dict[str, object]:
 
 
 WRONG = {
-    "a junction twice": ({"junction": ["1", "2", "2"]}, "three: junction '2' is there more than once"),
-    "an arc twice": ({"arc": ["10", "10"]}, "three: arc '10' is there more than once"),
+    "a junction twice": ({"junction": ["1", "2", "2"]}, "three: junction '2' appears more than once"),
+    "an arc twice": ({"arc": ["10", "10"]}, "three: arc '10' appears more than once"),
     "a negative lower limit": (
         at("p_min", 1, -1),
         "three: the lower pressure limit of 2 is -1; it must be a number ≥ 0",
@@ -497,7 +500,7 @@ WRONG = {
         "three: the share of the supply of 2 is -0.25; it must be a number ≥ 0",
     ),
     "a negative resistance": (at("resistance", 0, -2), "three: the resistance of 10 is -2; it must be a number ≥ 0"),
-    "an infinite ratio": (at("ratio_max", 0, np.inf), "three: the largest ratio of 20 is inf; it must be a number ≥ 0"),
+    "an infinite ratio": (at("ratio_max", 0, np.inf), "three: the maximum ratio of 20 is inf; it must be a number ≥ 0"),
     "crossed pressures": (
         at("p_min", 1, 8e6),
         "three: 2 has a lower pressure limit of 8e+06 and an upper one of 7.10132e+06",
@@ -507,48 +510,51 @@ WRONG = {
         at("flow_max", 0, np.nan),
         "three: 10 has a lower flow limit of -inf and an upper one of nan",
     ),
-    "endless flow": (at("flow_min", 0, np.inf), "three: 10 has a lower flow limit of inf and an upper one of inf"),
-    "endless flow backwards": (
+    "infinite flow": (at("flow_min", 0, np.inf), "three: 10 has a lower flow limit of inf and an upper one of inf"),
+    "infinite reverse flow": (
         at("flow_max", 0, -np.inf),
         "three: 10 has a lower flow limit of -inf and an upper one of -inf",
     ),
     "crossed ratios": (at("ratio_min", 0, 6), "three: 20 has a lower ratio limit of 6 and an upper one of 5"),
-    "a ratio of zero": (at("ratio_min", 0, 0), "three: the least ratio of 20 is 0; it must be > 0"),
-    "an arc to where it began": (at("target", 0, 1), "three: arc 10 begins and ends at junction 2"),
+    "a ratio of zero": (at("ratio_min", 0, 0), "three: the minimum ratio of 20 is 0; it must be > 0"),
+    "an arc to its own start": (at("target", 0, 1), "three: arc 10 begins and ends at junction 2"),
     "too low a slack": (
         {"slack_pressure": 3.9e6},
-        "three: the slack, junction 1, is held at 3.9e+06 Pa, outside of its limits, 4e+06 to 8.10132e+06",
+        "three: the slack, junction 1, is held at 3.9e+06 Pa, outside its limits of 4e+06 to 8.10132e+06 Pa",
     ),
-    "too high a slack": ({"slack_pressure": 9e6}, "three: the slack, junction 1, is held at 9e+06 Pa, outside of its"),
+    "too high a slack": ({"slack_pressure": 9e6}, "three: the slack, junction 1, is held at 9e+06 Pa, outside its"),
     "a slack without pressure": (
         {"slack_pressure": 0.0, "p_min": np.zeros(3)},
-        "three: the slack, junction 1, is held at 0 Pa, outside of its limits",
+        "three: the slack, junction 1, is held at 0 Pa, outside its limits",
     ),
     "a slack of NaN": ({"slack_pressure": np.nan}, "three: the slack, junction 1, is held at nan Pa"),
     "shares of more than all": (
         at("share", 2, 0.5),
-        "three: the entries' shares of the supply add up to 1.5, not to 1",
+        "three: the entries' shares of the supply add up to 1.5; they must add up to 1",
     ),
-    "no shares": ({"share": np.zeros(3)}, "three: the entries' shares of the supply add up to 0, not to 1"),
+    "no shares": (
+        {"share": np.zeros(3)},
+        "three: the entries' shares of the supply add up to 0; they must add up to 1",
+    ),
     "no demand": (
         {"demand": np.zeros(3)},
-        "three: nothing is withdrawn anywhere, so that there is nothing to transport",
+        "three: the total demand is 0; it must be > 0",
     ),
     "gamma of one": ({"gamma": 1.0}, "three: γ must be > 1 and μ > 0, got 1 and 1"),
-    "gamma without end": ({"gamma": np.inf}, "three: γ must be > 1 and μ > 0, got inf and 1"),
+    "infinite gamma": ({"gamma": np.inf}, "three: γ must be > 1 and μ > 0, got inf and 1"),
     "no efficiency": ({"efficiency": 0.0}, "three: γ must be > 1 and μ > 0, got 1.3 and 0"),
-    "junctions apart": (
+    "unconnected junctions": (
         {"target": np.array([0, 1]), "source": np.array([1, 0]), "resistance": np.ones(2)},
         "three: 1 of 3 junctions have no path in service to the slack junction 1: 3",
     ),
-    "a slack apart": (
+    "an unconnected slack": (
         {"target": np.array([2, 1]), "source": np.array([1, 2]), "resistance": np.ones(2)},
         "three: 2 of 3 junctions have no path in service to the slack junction 1: 2, 3",
     ),
     "a loop without resistance": (
         loop([0, 0, 0]),
-        "three: arc 30 closes a loop of arcs without resistance, in which flows are not unique; leave one of them out, "
-        "or give it a length",
+        "three: arc 30 closes a loop of arcs without resistance, in which flows are not unique; remove one of them or "
+        "give it a length",
     ),
     "two arcs without resistance side by side": (
         {**loop([1, 0, 0]), "target": np.array([2, 1, 1])},
@@ -556,35 +562,38 @@ WRONG = {
     ),
     "no arcs": (
         {name: [] for name in ("arc", "source", "target", "resistance", "flow_min", "flow_max")},
-        "three has no arcs, so that there is nothing to transport through",
+        "three has no arcs; it needs at least one",
     ),
-    "a demand too few": ({"demand": np.ones(2)}, "three: demand is of the shape (2,), for 3 junctions"),
-    "resistances in columns": ({"resistance": np.ones((2, 1))}, "three: resistance is of the shape (2, 1), for 2 arcs"),
-    "a ratio too many": ({"ratio_min": np.ones(2)}, "three: ratio_min is of the shape (2,), for 1 compressors"),
+    "a demand too few": ({"demand": np.ones(2)}, "three: demand has shape (2,), expected (3,) for 3 junctions"),
+    "resistances in columns": (
+        {"resistance": np.ones((2, 1))},
+        "three: resistance has shape (2, 1), expected (2,) for 2 arcs",
+    ),
+    "a ratio too many": ({"ratio_min": np.ones(2)}, "three: ratio_min has shape (2,), expected (1,) for 1 compressors"),
     "places in space": (
         {"places": np.ones((3, 3))},
         "three: places must be two numbers for each of the 3 junctions, or None",
     ),
     "a place of NaN": ({"places": np.full((3, 2), np.nan)}, "three: places must be two numbers for each"),
-    "a slack that there is not": ({"slack": 3}, "three: slack has position 3; there are 0 to 2"),
-    "an arc from nowhere": (at("source", 0, -1), "three: source has position -1; there are 0 to 2"),
-    "an arc to nowhere": (at("target", 0, 3), "three: target has position 3; there are 0 to 2"),
-    "a compressor nowhere": ({"compressor": np.array([2])}, "three: compressor has position 2; there are 0 to 1"),
+    "a missing slack": ({"slack": 3}, "three: slack has position 3; positions are 0 to 2"),
+    "an arc from nowhere": (at("source", 0, -1), "three: source has position -1; positions are 0 to 2"),
+    "an arc to nowhere": (at("target", 0, 3), "three: target has position 3; positions are 0 to 2"),
+    "a compressor nowhere": ({"compressor": np.array([2])}, "three: compressor has position 2; positions are 0 to 1"),
     "a compressor twice": (
         {"compressor": np.array([1, 1]), "ratio_min": np.ones(2), "ratio_max": np.ones(2)},
-        "three: compressors must come in the order of their arcs, at most one in each",
+        "three: compressors must be in the order of their arcs, at most one per arc",
     ),
 }
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_a_network_that_makes_no_sense_is_refused(what: str) -> None:
+def test_an_inconsistent_network_is_refused(what: str) -> None:
     changes, message = WRONG[what]
     with pytest.raises(NetworkError, match=f"^{re.escape(message)}"):
         three(**changes)
 
 
-def test_many_junctions_apart_are_named_in_part() -> None:
+def test_only_the_first_unconnected_junctions_are_named() -> None:
     wide = document()
     wide["junctions"] += [{"id": f"x{i}", "p_min": 0, "p_max": 1} for i in range(7)]
     with pytest.raises(NetworkError, match=r"7 of 10 junctions have no path .* 1: x0, x1, x2, x3, x4, …"):

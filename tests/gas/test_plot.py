@@ -1,4 +1,4 @@
-"""Pictures of gas networks, and the violations that they show."""
+"""Plots of gas networks, and the violations they show."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ def solved() -> tuple:
 
 @pytest.fixture(scope="module")
 def station() -> Network:
-    """a -1- b -2- c and twice b to c again: a pipe, a compressor station, and two pipes beside it; d hangs at c."""
+    """A pipe from a to b, a compressor station and two parallel pipes from b to c, and a pipe from c to d."""
     junctions = [{"id": name, "p_min": 40 * BAR, "p_max": 80 * BAR} for name in "abcd"]
     junctions[0] |= {"share": 0.75}
     junctions[1] |= {"share": 0.25}
@@ -122,7 +122,7 @@ def reds(axes) -> dict[str, int]:
 
 
 def sizes_of_red(axes) -> dict[str, np.ndarray]:
-    """By law, how large its red marks are: widths of lines, areas of nodes and rings, lengths of triangles."""
+    """Sizes of the red marks by constraint: line widths, areas of nodes and rings, lengths of triangles."""
     from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.colors import to_rgba
 
@@ -148,7 +148,7 @@ def counts(seen: plot.Violations) -> dict[str, int]:
 
 
 def triangles(axes) -> dict[float, np.ndarray]:
-    """Where the arrows (3) and the compressors (6) are, by zorder, and where they point: [k, 4]."""
+    """Positions and directions [k, 4] of arrows (3) and compressors (6), by zorder."""
     from matplotlib.collections import PolyCollection
 
     found = {}
@@ -160,7 +160,7 @@ def triangles(axes) -> dict[float, np.ndarray]:
 
 
 def available(name: str) -> Gas:
-    """A network of GasLib, if its data can be had."""
+    """A GasLib network; skips the test if its data is not available."""
     try:
         return Gas.open(str(locate(name)) if name.endswith("zip") else name)
     except DataError as error:
@@ -184,7 +184,7 @@ def test_violations_are_those_of_the_model_in_si_units(solved: tuple, station: N
     compare(station, rng.uniform(-1.5, 1.5, 10), rng.uniform(0, 1, 4))
 
 
-def test_numbers_of_a_network_that_fits_on_a_page(station: Network) -> None:
+def test_violations_of_a_small_network_by_hand(station: Network) -> None:
     """F = 100 kg/s and p0 = 50 bar: W = w F² / p0² = w · 4e-10."""
     np.testing.assert_allclose(station.scaled_resistance, [0.16, 0, 0.8, 0.8, 0.4])
     demand = np.array([0, 0, 0.6, 0.4])
@@ -201,7 +201,7 @@ def test_numbers_of_a_network_that_fits_on_a_page(station: Network) -> None:
     assert seen.count == 1 + 3 + 2 + 2 + 5
 
 
-def test_one_wrong_number_violates_the_laws_it_is_in(solved: tuple) -> None:
+def test_one_wrong_value_violates_the_constraints_it_appears_in(solved: tuple) -> None:
     network, part, demand, state = solved
     bad = state.copy()
     bad[part["R"]][0] = 2.05
@@ -225,7 +225,7 @@ def test_one_wrong_number_violates_the_laws_it_is_in(solved: tuple) -> None:
     assert np.flatnonzero(seen.balance > plot.TOLERANCE).tolist() == ends
     np.testing.assert_allclose(seen.balance[ends], 0.01, atol=1e-8)
 
-    # The slack supplies what is withdrawn: a demand that nobody expected is missing there, and where it is wanted.
+    # The slack supplies all withdrawals: an additional demand unbalances the slack and its own junction.
     more = demand.copy()
     more[network.position("8")] += 0.05
     seen = compare(network, state, more)
@@ -285,7 +285,7 @@ def test_draw_shows_prediction_and_repair(solved: tuple, figures: list, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.png", "two.png"]
 
 
-def test_pictures_do_not_depend_on_what_was_drawn_before(solved: tuple, tmp_path: Path) -> None:
+def test_plots_do_not_depend_on_earlier_plots(solved: tuple, tmp_path: Path) -> None:
     network, _, demand, state = solved
     for name in ("first.png", "second.png"):
         plot.draw(network, 1.01 * state, state, demand, tmp_path / name)
@@ -311,7 +311,7 @@ def test_a_larger_violation_has_a_larger_mark(solved: tuple, figures: list, tmp_
         assert (right[law] > left[law]).all(), law
 
 
-def test_arrows_and_compressors_point_where_the_gas_flows(solved: tuple, figures: list, tmp_path: Path) -> None:
+def test_arrows_and_compressors_point_in_the_direction_of_flow(solved: tuple, figures: list, tmp_path: Path) -> None:
     network, part, demand, state = solved
     turned = state.copy()
     turned[part["q"]][[4, network.compressor[0]]] *= -1
@@ -347,7 +347,7 @@ def test_widths_and_areas_grow_with_flows_and_loads(solved: tuple) -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("state", [[1, 1, 1], [1, 0.9, 0], [0.2, 3.0, -9.0]])
-def test_draw_takes_the_smallest_network_and_any_state_of_it(state: list[float], tmp_path: Path) -> None:
+def test_draw_accepts_the_smallest_network_and_any_state_of_it(state: list[float], tmp_path: Path) -> None:
     limits = {"p_min": 40 * BAR, "p_max": 80 * BAR}
     document = {
         "format": FORMAT,
@@ -379,7 +379,7 @@ def test_arcs_without_a_limit_and_arcs_side_by_side_are_drawn(station: Network, 
     assert apart.min() > 0.02
 
 
-def test_a_map_is_kept_and_what_is_too_close_is_moved_apart(station: Network) -> None:
+def test_a_map_is_preserved_and_close_junctions_are_moved_apart(station: Network) -> None:
     places = np.array([[6.0, 50.0], [9.0, 50.0], [9.0, 50.0], [9.0, 53.0]])
     points = plot.layout(dataclasses.replace(station, places=places))
     gap = 0.42 / np.sqrt(4) * 3
@@ -398,7 +398,7 @@ def test_a_map_is_kept_and_what_is_too_close_is_moved_apart(station: Network) ->
     np.testing.assert_allclose(points[0], plane[0], atol=0.05 * 1e4 * gap)
 
 
-def test_places_that_nobody_knows_are_not_a_map(station: Network) -> None:
+def test_unknown_places_are_not_used(station: Network) -> None:
     plain = plot.layout(dataclasses.replace(station, places=None))
     for places in ([[6, 50], [0, 0], [0, 0], [7, 51]], [[6, 50]] * 4):
         found = plot.layout(dataclasses.replace(station, places=np.array(places, float)))
@@ -407,7 +407,7 @@ def test_places_that_nobody_knows_are_not_a_map(station: Network) -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", ["gaslib-40", "gaslib-135", "gas/GasLib-135.zip"])
-def test_draw_takes_networks_of_gaslib(name: str, figures: list, tmp_path: Path) -> None:
+def test_draw_accepts_gaslib_networks(name: str, figures: list, tmp_path: Path) -> None:
     problem = available(name)
     network, solver = problem.network, problem.solver()
     start = solver.starts(solver.nominal)[0]

@@ -1,4 +1,4 @@
-"""Optimal gas flow against closed forms, steady states and optima computed by other means, in Pa and kg/s."""
+"""Optimal gas flow compared with closed forms, steady states and independently computed optima, in Pa and kg/s."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,7 +23,7 @@ ALPHA = 2 * (1.4 - 1) / 1.4
 
 
 def network(junctions: dict[str, dict], arcs: dict[str, tuple], slack: str = "A", **rest: object) -> Network:
-    """Junctions by name, from 40 to 80 bar if nothing else is said; arcs (from, to, w) or (from, to, w, more)."""
+    """Junctions by name, from 40 to 80 bar by default; arcs (from, to, w) or (from, to, w, more)."""
     return parse(
         {
             "format": FORMAT,
@@ -40,13 +40,13 @@ def network(junctions: dict[str, dict], arcs: dict[str, tuple], slack: str = "A"
 
 
 def one_pipe(demand: float = 100.0, least: float = 60e5, w: float = 1e9, ratio: tuple = (1, 2), **rest) -> Network:
-    """A compressor at the inlet of a pipe, and a load behind it."""
+    """A compressor at the inlet of a pipe, and a load at its outlet."""
     junctions = {"A": {}, "B": {"demand": demand, "p_min": least}}
     return network(junctions, {"1": ("A", "B", w, {"compressor": list(ratio)})}, **rest)
 
 
 def two_loops() -> Network:
-    """Two loops with a compressor in one, a short pipe, an entry besides the slack, and an arc against the flow."""
+    """Two loops with a compressor in one, a short pipe, a second entry, and an arc against the flow."""
     return network(
         {
             "A": {"share": 0.8},
@@ -163,7 +163,7 @@ def steady(net: Network, demand: np.ndarray, ratio: np.ndarray) -> tuple[np.ndar
 
 
 def cost(net: Network, ratio: np.ndarray, q: np.ndarray) -> float:
-    """Equation (9) as it stands in the paper."""
+    """Equation (9) as printed in the paper."""
     exponent = 2 * (net.gamma - 1) / net.gamma
     return sum(
         abs(q[k]) * (max(r, 1.0) ** exponent - 1) / net.efficiency
@@ -172,7 +172,7 @@ def cost(net: Network, ratio: np.ndarray, q: np.ndarray) -> float:
 
 
 def feasible(net: Network, ratio: np.ndarray, p: np.ndarray, q: np.ndarray, tolerance: float = 1e-9) -> bool:
-    """Whether all limits are kept, relative to the slack's pressure and the nominal demand."""
+    """Whether all limits are satisfied, relative to the slack's pressure and the nominal demand."""
     by = tolerance * net.slack_pressure, tolerance * net.demand.sum(), tolerance
     limits = (p, net.p_min, net.p_max), (q, net.flow_min, net.flow_max), (ratio, net.ratio_min, net.ratio_max)
     return all(
@@ -182,7 +182,7 @@ def feasible(net: Network, ratio: np.ndarray, p: np.ndarray, q: np.ndarray, tole
 
 
 def check(solver: OGF, demand: np.ndarray, found: Solution, flows: Callable, tolerance: float = 1e-8) -> None:
-    """The state is the steady state of its own ratios, within its limits, and costs what equation (9) says."""
+    """The state is the steady state of its ratios, within its limits, with the cost of equation (9)."""
     assert found.solved
     net = solver.network
     ratio, p, q = parts(solver, found.state)
@@ -202,7 +202,7 @@ def test_a_tree_has_the_pressures_and_flows_that_follow_from_its_ratios(factor: 
     check(pipes, demand, pipes.solve(demand), tree)
 
 
-def test_loads_of_a_tree_may_vary_by_themselves(pipes: OGF) -> None:
+def test_loads_of_a_tree_may_vary_independently(pipes: OGF) -> None:
     for seed in range(3):
         demand = pipes.nominal * np.random.default_rng(seed).uniform(0.7, 1.3, len(pipes.nominal))
         check(pipes, demand, pipes.solve(demand), tree)
@@ -236,7 +236,7 @@ def test_a_load_may_turn_into_an_entry(pipes: OGF) -> None:
     assert parts(pipes, found.state)[2].min() < -1
 
 
-def test_where_nothing_is_withdrawn_nothing_flows(pipes: OGF) -> None:
+def test_without_withdrawals_nothing_flows(pipes: OGF) -> None:
     found = pipes.solve(0 * pipes.nominal)
     check(pipes, 0 * pipes.nominal, found, tree)
     # The tie weighs 1e-5: with a tolerance of 1e-10 a ratio is known to 1e-5.
@@ -253,13 +253,13 @@ def trees(draw):
         near, w = str(draw(st.integers(0, far - 1))), draw(st.sampled_from([0.0, 3e8, 1e9]))
         arcs[str(far)] = (near, str(far), w) if draw(st.booleans()) else (str(far), near, w)
     demands = draw(st.lists(st.floats(1, 40), min_size=size, max_size=size))
-    # Junctions before the compressor may be lower than those behind it.
+    # Junctions before the compressor may have lower pressures than those after it.
     return network({str(i): {"demand": d, "p_min": 20e5} for i, d in enumerate(demands)}, arcs, slack="0")
 
 
 @settings(deadline=None, max_examples=25, derandomize=True)
 @given(trees())
-def test_any_tree_that_is_solved_has_its_own_flows(net: Network) -> None:
+def test_any_solved_tree_has_the_flows_of_its_ratios(net: Network) -> None:
     solver = OGF(net)
     found = solver.solve()
     assert found.solved
@@ -271,7 +271,7 @@ def test_any_tree_that_is_solved_has_its_own_flows(net: Network) -> None:
 
 @pytest.mark.parametrize("efficiency", [1.0, 0.7])
 @pytest.mark.parametrize("gamma", [1.4, 1.3])
-def test_a_load_behind_one_compressor_has_a_closed_form(gamma: float, efficiency: float) -> None:
+def test_a_load_after_one_compressor_has_a_closed_form(gamma: float, efficiency: float) -> None:
     d, w, least = 100.0, 1e9, 60e5
     solver = OGF(one_pipe(d, least, w, gamma=gamma, efficiency=efficiency))
     found = solver.solve()
@@ -289,7 +289,7 @@ def test_a_load_behind_one_compressor_has_a_closed_form(gamma: float, efficiency
 
 
 @pytest.mark.parametrize("demand", [20.0, 60.0])
-def test_where_the_pressure_suffices_nothing_is_compressed(demand: float) -> None:
+def test_nothing_is_compressed_if_the_pressure_suffices(demand: float) -> None:
     solver = OGF(one_pipe(demand, 40e5, 2e8))
     found = solver.solve()
     ratio, p, _ = parts(solver, found.state)
@@ -314,7 +314,7 @@ def test_every_entry_supplies_its_share_of_what_is_withdrawn_anywhere() -> None:
 
 
 def series(demand: float = 100.0, limit: float = 1.1) -> Network:
-    """Two compressors, one behind the other."""
+    """Two compressors in series."""
     arcs = {"1": ("A", "B", 3e8, {"compressor": [1, limit]}), "2": ("B", "C", 6e8, {"compressor": [1, 2]})}
     return network({"A": {}, "B": {}, "C": {"demand": demand, "p_min": 55e5}}, arcs)
 
@@ -416,7 +416,7 @@ def test_a_network_without_compressors_is_solved_and_costs_nothing() -> None:
     assert solver.solve(solver.nominal * 10).status == "infeasible"
 
 
-def test_a_compressor_that_may_also_reduce_the_pressure_does_so_for_nothing() -> None:
+def test_a_compressor_that_may_also_reduce_the_pressure_does_so_at_no_cost() -> None:
     arcs = {"1": ("A", "B", 1e8, {"compressor": [0.5, 2]})}
     solver = OGF(network({"A": {}, "B": {"demand": 50.0, "p_max": 45e5}}, arcs))
     found = solver.solve()
@@ -426,7 +426,7 @@ def test_a_compressor_that_may_also_reduce_the_pressure_does_so_for_nothing() ->
     np.testing.assert_allclose(solver.prices(found), 0, atol=1e-5)
 
 
-def test_a_compressor_that_may_also_reduce_the_pressure_raises_it_where_it_must() -> None:
+def test_a_compressor_that_may_also_reduce_the_pressure_raises_it_if_necessary() -> None:
     common, reducing = (OGF(one_pipe(ratio=ratio)).solve() for ratio in ((1, 2), (0.5, 2)))
     assert reducing.solved
     assert reducing.objective == pytest.approx(common.objective, rel=1e-7)
@@ -434,7 +434,7 @@ def test_a_compressor_that_may_also_reduce_the_pressure_raises_it_where_it_must(
 
 
 @pytest.mark.parametrize("most", [1.5, 3.0])
-def test_a_compressor_without_flow_stands_still(most: float) -> None:
+def test_a_compressor_without_flow_is_idle(most: float) -> None:
     arcs = {"1": ("A", "B", 1e9, {"compressor": [1, 2]}), "2": ("B", "C", 1e9, {"compressor": [1, most]})}
     solver = OGF(network({"A": {}, "B": {"demand": 100.0, "p_min": 60e5}, "C": {}}, arcs))
     ratio, p, q = parts(solver, solver.solve().state)
@@ -462,7 +462,7 @@ def test_of_two_local_optima_the_cheaper_one_is_found(w: float) -> None:
     best = lows[costs[lows].argmin()]
     np.testing.assert_allclose(parts(solver, found.state)[0], [first[best], second[best]], atol=1e-4)
     assert found.objective == pytest.approx(costs[best], rel=1e-6)
-    # From near the other one the solver ends there: one start is not enough.
+    # Started near the other optimum, the solver ends there: one start is not enough.
     assert solver.several
     other = lows[costs[lows].argmax()]
     start = np.array([first[other], second[other], 1, least, 1 - back[other], back[other]])
@@ -504,7 +504,7 @@ def test_a_search_over_the_ratios_alone_finds_the_same_optimum(pipes: OGF, optim
 
 
 def neighbours(solver: OGF, found: Solution, flows: Callable, count: int, radius: float) -> list[float]:
-    """What feasible points near an optimum cost more than it."""
+    """Additional cost of feasible points near an optimum."""
     net, random = solver.network, np.random.default_rng(0)
     ratio, _, _ = parts(solver, found.state)
     costs = []
@@ -573,7 +573,7 @@ def test_multipliers_and_state_are_a_kkt_point(name: str, request: pytest.Fixtur
 
 
 def test_pressure_prices_are_what_higher_limits_cost(pipes: OGF, optimum: Solution) -> None:
-    """Limits, and the slack's pressure, a little higher and lower: nominal demand, 24-pipe."""
+    """By finite differences in the limits and in the slack pressure, for the nominal demand of 24-pipe."""
     net, step = pipes.network, 50.0  # Pa
     prices = pipes.pressure_prices(optimum)
     state = optimum.state[pipes.quantities["p"]] * net.base_pressure
@@ -595,7 +595,7 @@ def test_pressure_prices_are_what_higher_limits_cost(pipes: OGF, optimum: Soluti
         p_min=lower, slack_pressure=net.slack_pressure - step
     )
     assert prices[net.slack] == pytest.approx(slope / (2 * step), rel=1e-3)
-    assert prices[net.slack] < 0, "what enters at a higher pressure need not be compressed as much"
+    assert prices[net.slack] < 0, "a higher supply pressure needs less compression"
 
 
 @pytest.mark.parametrize("name", ["pipes", "loops", "gaslib"])
@@ -615,7 +615,7 @@ def test_prices_are_what_more_demand_costs(name: str, request: pytest.FixtureReq
 def test_at_the_slack_of_a_tree_withdrawing_more_costs_nothing(pipes: OGF, optimum: Solution) -> None:
     prices = pipes.prices(optimum)
     assert prices[pipes.network.slack] == 0
-    # Gas becomes dearer along the way from the slack.
+    # Prices rise with the distance from the slack.
     assert (prices[pipes.network.target] >= prices[pipes.network.source] - 1e-6).all()
 
 
@@ -635,18 +635,18 @@ def test_a_warm_start_finds_the_same_optimum_in_fewer_iterations(name: str, requ
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_wherever_it_starts_the_optimum_is_the_same(seed: int, pipes: OGF, optimum: Solution) -> None:
+def test_the_optimum_does_not_depend_on_the_start(seed: int, pipes: OGF, optimum: Solution) -> None:
     low, high = np.nan_to_num(pipes.lower, neginf=-1), np.nan_to_num(pipes.upper, posinf=1)
     found = pipes._optimum.solve(pipes.nominal, np.random.default_rng(seed).uniform(low, high))
     assert found.solved
     np.testing.assert_allclose(found.state, optimum.state, atol=1e-6)
-    # The model's own cost has the tie besides, and is in units of the nominal demand.
+    # The solver's objective includes the tie, and is in units of the nominal demand.
     tied = optimum.objective / pipes.unit + TIE * (optimum.state[:5] - 1).sum()
     assert found.objective == pytest.approx(tied, rel=1e-7)
 
 
 @pytest.mark.parametrize("factor", [2.0, 3.0])
-def test_a_demand_that_cannot_be_met_is_told(factor: float, pipes: OGF, optimum: Solution) -> None:
+def test_a_demand_that_cannot_be_met_is_infeasible(factor: float, pipes: OGF, optimum: Solution) -> None:
     for start in (None, optimum):
         found = pipes.solve(factor * pipes.nominal, start)
         assert found.status == "infeasible"
@@ -668,25 +668,25 @@ def test_a_search_over_the_ratios_alone_agrees_on_what_can_be_met(factor: float,
     assert (np.abs(best.fun).max() < 1e-6) == found
 
 
-def test_a_ratio_that_is_too_small_is_told() -> None:
+def test_a_maximum_ratio_that_is_too_small_is_infeasible() -> None:
     # The load needs 1.356…
     assert OGF(one_pipe(ratio=(1, 1.357))).solve().solved
-    for most in (1.356, 1.1, 1.0):
-        assert OGF(one_pipe(ratio=(1, most))).solve().status == "infeasible"
+    for limit in (1.356, 1.1, 1.0):
+        assert OGF(one_pipe(ratio=(1, limit))).solve().status == "infeasible"
 
 
-def test_a_solver_out_of_iterations_says_so(pipes: OGF) -> None:
+def test_a_solver_out_of_iterations_reports_it(pipes: OGF) -> None:
     solver = OGF(pipes.network)
     solver.iterations = 3
     found = solver.solve()
     assert (found.status, found.iterations) == ("iterations", 3)
 
 
-def test_a_demand_that_is_no_number_is_not_solved(pipes: OGF) -> None:
+def test_a_demand_that_is_not_a_number_is_not_solved(pipes: OGF) -> None:
     assert pipes.solve(np.full(25, np.nan)).status == "failed"
 
 
-def test_the_state_keeps_its_bounds(pipes: OGF, loops: OGF) -> None:
+def test_the_state_is_within_its_bounds(pipes: OGF, loops: OGF) -> None:
     for solver in (pipes, loops):
         for factor in (0.8, 1.0, 1.2):
             state = solver.solve(factor * solver.nominal).state
@@ -695,7 +695,7 @@ def test_the_state_keeps_its_bounds(pipes: OGF, loops: OGF) -> None:
 
 
 @pytest.mark.parametrize("arc", [1, 8, 23])
-def test_an_arc_the_other_way_around_has_the_opposite_flow(arc: int, pipes: OGF, optimum: Solution) -> None:
+def test_a_reversed_arc_has_the_opposite_flow(arc: int, pipes: OGF, optimum: Solution) -> None:
     net = pipes.network
     source, target = net.source.copy(), net.target.copy()
     source[arc], target[arc] = target[arc], source[arc]
@@ -760,7 +760,7 @@ def test_a_projection_is_feasible_and_no_farther_than_the_optimum(name: str, req
         np.testing.assert_allclose(p, by_hand[0], rtol=1e-7)
         np.testing.assert_allclose(q, by_hand[1], rtol=0, atol=1e-7 * solver.network.demand.sum())
         assert feasible(solver.network, ratio, p, q, 1e-7)
-        # The distance is of ratios, without a unit.
+        # The distance is between ratios and has no unit.
         distance = ((found.state - prediction)[part] ** 2).sum()
         assert found.objective == pytest.approx(distance, rel=1e-6, abs=1e-12)
         assert distance < ((optimum.state - prediction)[part] ** 2).sum()
@@ -785,8 +785,8 @@ def test_no_feasible_ratios_are_nearer(aim: tuple[float, float]) -> None:
     assert found.objective < min(distances) + 1e-6
 
 
-def test_ratios_that_are_feasible_stay_where_they_are() -> None:
-    """Whatever pressures and flows were predicted with them: these follow."""
+def test_feasible_ratios_are_not_changed() -> None:
+    """Whatever pressures and flows were predicted with them."""
     solver = OGF(series(limit=1.4))
     ratio = np.array([1.3, 1.25])
     found = solver.project(solver.nominal, np.concatenate([ratio, [1.1, 1.3, 0.9], [0.5, 2.0]]))

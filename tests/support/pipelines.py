@@ -1,6 +1,6 @@
-"""A gas network of three junctions as a MATGAS file, as GasLib's XML and as JSON; to be changed row by row.
+"""A gas network of three junctions as MATGAS, GasLib XML and JSON, with helpers that change single rows.
 
-Junctions 1 and 2 supply 12 and 4 kg/s, a compressor leads from 1 to 2, a pipe from 2 to 3, where 16 kg/s are withdrawn.
+Junctions 1 and 2 supply 12 and 4 kg/s, a compressor leads from 1 to 2, a pipe from 2 to 3; 16 kg/s are withdrawn at 3.
 """
 
 import copy
@@ -128,7 +128,7 @@ def gaslib(net: str | bytes = NET, scn: str | bytes = SCN, assumed: Assumptions 
 
 
 def document(*path: Any, **values: Any) -> dict[str, Any]:
-    """The JSON document with other values in the object that the path leads to; None takes one out."""
+    """The JSON document with values replaced in the object at `path`; None removes a key."""
     changed = copy.deepcopy(DOCUMENT)
     row: Any = changed
     for step in path:
@@ -140,17 +140,17 @@ def document(*path: Any, **values: Any) -> dict[str, Any]:
 
 
 def three(**changes: Any) -> Network:
-    """The network with other fields."""
+    """The network with some fields replaced."""
     return replace(parse(json.loads(json.dumps(DOCUMENT))), **changes)
 
 
 def change(table: str, row: int, values: dict[int, object], text: str = MATGAS) -> str:
-    """The MATGAS text with other values in some columns, counted from 0, of a table's row, counted from 1."""
+    """The MATGAS text with values replaced in some columns (from 0) of one row (from 1) of a table."""
     return changed(text, f"mgc.{table}", row, values)
 
 
 def add(table: str, row: str, text: str = MATGAS) -> str:
-    """The MATGAS text with one more row at the end of a table."""
+    """The MATGAS text with a row appended to a table."""
     return re.sub(rf"(mgc\.{table} = \[\n.*?)(?=\];)", rf"\g<1>    {row};\n", text, count=1, flags=re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""Gas networks: the compressors that keep the pressure up at the least effort."""
+"""Gas networks: compressor settings that maintain pressure with minimum effort."""
 
 from ..extras import require
 

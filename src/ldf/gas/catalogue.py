@@ -1,4 +1,4 @@
-"""The gas networks there are by name, and the reader for each kind of file."""
+"""Built-in gas networks, and the reader for each file format."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ PIPES = """
 1-2:100C 2-3:30s 3-4:5sC 4-5:15s 5-6:10s 5-7:5s 7-8:10s 2-9:5C 9-10:60 10-11:5s 11-12:8s 11-13:6s 10-14:80 14-15:10C
 15-16:20 16-17:3s 17-18:6s 16-19:5s 15-20:40 20-21:5C 21-22:20 22-23:5 23-24:16 22-25:8s
 """
-"""The 24-pipe network, arcs as from-to:km; s: 0.635 m in diameter, others 0.9144 m; C: a compressor at the inlet.
+"""The 24-pipe network, arcs as from-to:km; s: diameter 0.635 m instead of 0.9144 m; C: a compressor at the inlet.
 
-Numbers of the 24-pipe benchmark (Zlotnik et al.; Mak et al., Dynamic Compressor Optimization in Natural Gas Pipeline
-Systems), as GasModels.jl has them.
+Data of the 24-pipe benchmark (Zlotnik et al.; Mak et al., Dynamic Compressor Optimization in Natural Gas Pipeline
+Systems), as in GasModels.jl.
 """
 
 DEMANDS = {6: 25.153, 8: 16.469, 12: 23.956, 13: 13.475, 18: 20.362, 19: 17.967, 24: 23.955, 25: 22.458}
-"""kg/s by junction of the 24-pipe network."""
+"""Demand in kg/s by junction of the 24-pipe network."""
 
 
 def _pipes24() -> Network:
@@ -45,10 +45,10 @@ def _pipes24() -> Network:
             "junctions": [{"id": str(i), **limits, "demand": DEMANDS.get(i, 0.0)} for i in range(1, 26)],
             "arcs": arcs,
             "assumptions": [
-                "junction 1 is held at 500 psi, its lower limit, and supplies everything",
-                "compressors raise the pressure by a factor of up to 2 (with 1.4 a quarter of the demands within ±20 % "
-                "could not be met); behind a compressor, inside its pipe, there is no limit but R's",
-                "efficiency μ = 1: it scales the objective and nothing else",
+                "junction 1 is held at 500 psi, its lower limit, and is the only supply",
+                "compressors raise the pressure by a factor of up to 2 (with a limit of 1.4, a quarter of the demands "
+                "within ±20 % cannot be met); pressure at a compressor outlet, inside its pipe, is limited only by R",
+                "compressor efficiency μ = 1; it only scales the objective",
             ],
         },
         "24-pipe",
@@ -65,11 +65,11 @@ NETWORKS: dict[str, Callable[[], Network]] = {
     "gaslib-40": lambda: _matgas_of_gaslib("gaslib-40-E.m", "gaslib-40"),
     "gaslib-135": lambda: _matgas_of_gaslib("gaslib-135-F.m", "gaslib-135"),
 }
-"""The networks there are by name."""
+"""Built-in networks by name."""
 
 
 def load(network: str | Path) -> Network:
-    """A network by name, or from a file: MATGAS (.m), GasLib (.net or .zip, with its .scn), or ldf's own (.json).
+    """Load a network by name or from a file: MATGAS (.m), GasLib (.net or .zip, with its .scn) or ldf's own (.json).
 
     >>> load("24-pipe")
     Network(24-pipe: 25 junctions, 24 arcs, 5 compressors)

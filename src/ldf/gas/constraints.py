@@ -1,12 +1,12 @@
-"""The laws of optimal gas flow in torch: satisfiability degrees σ10 … σ14 of the paper's appendix B.3.
+"""Constraints of optimal gas flow in torch: satisfiability degrees σ10 … σ14 of the paper's appendix B.3.
 
-A violation degree ν is the mean of max(0, σ) or |σ| over junctions, arcs or compressors; one column holds both sides of
-an interval (see `ldf.power.constraints`). Where labels are at hand, flows are the paper's indirect ones, q^f: those
-that Weymouth's law gives for the predicted pressures and ratios. Without labels the laws are those of Model 2 on the
-state as it stands, its own flows q included: what a certificate has to say.
+A violation degree ν is the mean of max(0, σ) or |σ| over junctions, arcs or compressors; one column covers both sides
+of an interval (see `ldf.power.constraints`). With labels, flows are the paper's indirect flows q^f, computed by
+Weymouth's law from the predicted pressures and ratios. Without labels, the constraints are those of Model 2 on the
+state itself, including its own flows q; certificates use this form.
 
-Indirect flows are ill-conditioned, ∂q^f/∂p ≈ 1/(W|q|). So σ14 is weighted by min(1, √W) on each arc, and where W|q| is
-below `CONDITION` q^f is the predicted flow itself: pressures say next to nothing about it there.
+Indirect flows are ill-conditioned, ∂q^f/∂p ≈ 1/(W|q|). Therefore σ14 is weighted by min(1, √W) on each arc, and where
+W|q| is below `CONDITION`, q^f is the predicted flow itself: pressures barely determine the flow there.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ from .network import Network
 from .physics import flow, loss
 
 LAWS = {"balance": "10", "pressure": "11a", "limits": "11b", "ratio": "12", "flow": "14", "weymouth": "14, 15"}
-"""The laws by name, and their number in the paper: ν14 compares flows with labels, (14) and (15) are the model's."""
+"""Numbers of the constraints in the paper: ν14 compares flows with labels; (14) and (15) are equations of the model."""
 
 CONDITION = 1e-3
-"""Of W|q|, in units of base pressure and flow."""
+"""Threshold on W|q|, in units of base pressure and flow."""
 
 
 class States(NamedTuple):
-    """States by quantity, in units of base pressure and base flow."""
+    """States split by quantity, in units of base pressure and base flow."""
 
     ratio: Tensor
-    """[B, C]"""
+    """[B, C] compressor ratios R."""
     p: Tensor
-    """[B, N]"""
+    """[B, N] pressures."""
     q: Tensor
-    """[B, E] as predicted."""
+    """[B, E] predicted flows."""
     inlet: Tensor
-    """[B, E] the pressure at an arc's inlet, behind its compressor."""
+    """[B, E] pressures at the arc inlets, after the compressors."""
     outlet: Tensor
+    """[B, E] pressures at the arc outlets."""
     indirect: Tensor
-    """[B, E] q^f."""
+    """[B, E] indirect flows q^f."""
 
 
 class GasLaws(Laws):
-    """σ10 … σ14 on states [B, S]; no loop over junctions or arcs: values are gathered and summed by index."""
+    """σ10 … σ14 on states [B, S], by indexed gathers and sums without loops over junctions or arcs."""
 
     def __init__(self, network: Network, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(dtype)
@@ -59,7 +60,7 @@ class GasLaws(Laws):
         w = network.scaled_resistance
         self.resistance = self.number(w)
         self.pipes = self.number(w > 0).bool()
-        self.safe = self.number(np.where(w > 0, w, 1.0))  # to divide by
+        self.safe = self.number(np.where(w > 0, w, 1.0))  # safe divisor
         self.weight = self.number(np.where(w > 0, np.minimum(1, np.sqrt(w)), 1.0))
         p_min, p_max = network.p_min / network.base_pressure, network.p_max / network.base_pressure
         p_min[network.slack] = p_max[network.slack] = 1.0
@@ -68,13 +69,13 @@ class GasLaws(Laws):
         self.ratios = self.interval(network.ratio_min, network.ratio_max)
 
     def states(self, states: Tensor) -> States:
-        """States [B, S] by quantity, with the flows that follow from pressures and ratios."""
+        """Split states [B, S] by quantity and compute indirect flows from pressures and ratios."""
         ratio, p, q = states.split(self.sizes, 1)
         boost = p.new_ones(len(p), self.arcs).index_copy(1, self.compressor, ratio)
         inlet, outlet = boost * p.index_select(1, self.source), p.index_select(1, self.target)
-        told = self.pipes & (self.resistance * q.detach().abs() > CONDITION)
+        determined = self.pipes & (self.resistance * q.detach().abs() > CONDITION)
         indirect = flow(inlet * inlet - outlet * outlet, self.safe)
-        return States(ratio, p, q, inlet, outlet, torch.where(told, indirect, q))
+        return States(ratio, p, q, inlet, outlet, torch.where(determined, indirect, q))
 
     def balance(self, q: Tensor, demands: Tensor) -> Tensor:
         """σ10 = Σ_j q_ij − Σ_j q_ji − q_i with q_i = share_i Σ d − d_i: [B, N]."""
@@ -98,19 +99,19 @@ class GasLaws(Laws):
         return self.weight * (at.indirect - truth.q)
 
     def weymouth(self, at: States) -> Tensor:
-        """(14), (15): R² p_i² − p_j² − W q|q|, or R p_i − p_j where there is no resistance: [B, E]."""
+        """(14), (15): R² p_i² − p_j² − W q|q|, or R p_i − p_j on arcs without resistance: [B, E]."""
         squared = at.inlet * at.inlet - at.outlet * at.outlet - loss(at.q, self.resistance)
         return torch.where(self.pipes, squared, at.inlet - at.outlet)
 
     def constraints(self, read: Callable[[Any, Any], Tensor], labels: bool = True) -> list[Constraint]:
-        """The laws as constraints on predictions.
+        """The constraints on predictions.
 
         Args:
             read: (predictions, batch) → states [B, S].
-            labels: ν10 … ν14 with indirect flows, ν14 against the labels, batch.states [B, S]; otherwise Model 2's own
-                constraints on the state as it stands.
+            labels: if True, ν10 … ν14 with indirect flows, where ν14 compares with the labels batch.states [B, S];
+                otherwise the constraints of Model 2 on the state itself.
 
-        Every batch has its demands [B, N] as batch.demand.
+        Each batch provides its demands [B, N] as batch.demand.
         """
         at = Last(lambda predictions, batch: self.states(read(predictions, batch)))
         truth = Last(lambda _, batch: self.states(batch.states))

@@ -1,4 +1,4 @@
-"""Gas networks as JSON documents, ldf's own format: one that people can read and write."""
+"""Gas networks as JSON documents, ldf's own human-readable format."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def to_json(network: Network) -> str:
     }
     head = json.dumps(document, indent=1)[:-2]
     lists = {"junctions": junctions, "arcs": arcs}
-    # A line for each junction and arc: files that people read and compare.
+    # One line per junction and arc, so that files are easy to read and compare.
     body = (
         f' "{name}": [\n' + ",\n".join(f"  {json.dumps(row)}" for row in rows) + "\n ]" for name, rows in lists.items()
     )
@@ -51,14 +51,15 @@ def to_json(network: Network) -> str:
 
 
 def parse(document: Mapping[str, Any], where: str = "the file") -> Network:
-    """A network from JSON: junctions with limits (Pa) and demands (kg/s), arcs with `from` and `to`.
+    """Parse a network from JSON: junctions with limits (Pa) and demands (kg/s), arcs with `from` and `to`.
 
-    An arc has its `resistance` (Pa² s²/kg²), or length, diameter (m) and friction, with the document's sound_speed
-    (m/s); none of them is no resistance. `compressor`: [least, largest ratio]. Entries have their `share` of the
-    supply; without any share the slack supplies everything. `place`: [x, y], used if every junction has one.
+    An arc has either a `resistance` (Pa² s²/kg²) or `length`, `diameter` (m) and `friction`, which need the document's
+    `sound_speed` (m/s). An arc with none of them has no resistance. `compressor` is [minimum, maximum ratio]. Entries
+    have a `share` of the supply; without any share the slack supplies everything. `place` is [x, y], used if every
+    junction has one.
     """
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
-        raise NetworkError(f"{where} is not of the format {FORMAT}")
+        raise NetworkError(f"{where} is not in the format {FORMAT}")
     whole = _Row(document, DOCUMENT, where)
     held = _Row(whole.given("slack"), "junction pressure", f"{where}: slack")
     junctions, arcs = whole.rows("junctions", JUNCTION), whole.rows("arcs", ARC)
@@ -101,18 +102,18 @@ def parse(document: Mapping[str, Any], where: str = "the file") -> Network:
 DOCUMENT = "format name gamma efficiency sound_speed slack assumptions junctions arcs"
 JUNCTION = "id p_min p_max demand share place"
 ARC = "id from to resistance length diameter friction flow_min flow_max compressor"
-"""What a JSON document, its junctions and its arcs may say; anything else would be misspelt."""
+"""Keys of a JSON document, its junctions and its arcs; any other key is refused as a likely typo."""
 
 
 class _Row:
-    """An object of a JSON document: what it says, and what is wrong with it."""
+    """An object of a JSON document with checked access to its values."""
 
     def __init__(self, values: Any, known: str, where: str) -> None:
         if not isinstance(values, Mapping):
             raise NetworkError(f"{where} must be an object, got {values!r}")
         unknown = [key for key in values if key not in known.split()]
         if unknown:
-            raise NetworkError(f"{where} has {unknown[0]!r}, which is not known; known are {', '.join(known.split())}")
+            raise NetworkError(f"{where}: unknown key {unknown[0]!r}; known keys are {', '.join(known.split())}")
         self.values, self.where = values, where
 
     def __contains__(self, key: str) -> bool:
@@ -136,7 +137,7 @@ class _Row:
     def rows(self, key: str, known: str) -> list[_Row]:
         values = self.given(key)
         if not isinstance(values, list | tuple) or not values:
-            raise NetworkError(f"{self.where}: {key} must be a list with something in it, got {values!r}")
+            raise NetworkError(f"{self.where}: {key} must be a non-empty list, got {values!r}")
         ids = [row.get("id") if isinstance(row, Mapping) else None for row in values]
         names = [f"number {i}" if name is None else name for i, name in enumerate(ids, 1)]
         return [_Row(row, known, f"{self.where}: {key[:-1]} {name}") for row, name in zip(values, names, strict=True)]
@@ -148,7 +149,7 @@ def _number(value: Any, what: str) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise NetworkError(f"{what} is too large for a number") from None
+        raise NetworkError(f"{what} is too large for a float") from None
 
 
 def _resistance(row: _Row, document: _Row) -> float:
@@ -156,7 +157,9 @@ def _resistance(row: _Row, document: _Row) -> float:
     if not pipe:
         return row.number("resistance", 0.0)
     if "resistance" in row:
-        raise NetworkError(f"{row.where} has a resistance and a {pipe[0]}; one of the two says it all")
+        raise NetworkError(
+            f"{row.where} has both resistance and {pipe[0]}; give either resistance or length, diameter and friction"
+        )
     facts = {key: row.number(key) for key in ("length", "diameter", "friction")}
     for key, value in facts.items():
         if not 0 < value < np.inf:
@@ -165,16 +168,16 @@ def _resistance(row: _Row, document: _Row) -> float:
 
 
 def read(path: Path) -> Network:
-    """A network from a JSON file."""
+    """Read a network from a JSON file."""
     text = read_text(path)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise NetworkError(f"{path} is damaged or no JSON: {error}") from error
+        raise NetworkError(f"{path} is damaged or not JSON: {error}") from error
     return parse(document, str(path))
 
 
 def _position(names: Sequence[str], name: str, where: str) -> int:
     if name not in names:
-        raise NetworkError(f"{where} names junction {name!r}, which there is not")
+        raise NetworkError(f"{where} names junction {name!r}, which does not exist")
     return list(names).index(name)

@@ -1,4 +1,4 @@
-"""Read GasLib's XML files: a network (.net) and a scenario (.scn) of it, side by side or in one .zip."""
+"""Read GasLib's XML files: a network (.net) and its scenario (.scn), in the same folder or in one .zip."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .network import BAR, HELD, Assumptions, Network, resistance
 Element = ElementTree.Element
 
 SUPPORTED = ("pipe", "shortPipe", "valve", "compressorStation")
-"""Arcs that the model has; valves are open."""
+"""Supported arc types; valves are open."""
 
 Units = Mapping[str, float]
 
@@ -27,32 +27,33 @@ LENGTH: Units = {"m": 1.0, "meter": 1.0, "km": 1e3, "mm": 1e-3}
 DENSITY: Units = {"kg_per_m_cube": 1.0}
 MASS: Units = {"kg_per_kmol": 1e-3}
 TEMPERATURE: Units = {"K": 1.0, "Celsius": 1.0}
-"""Units of GasLib in Pa, m, kg/m³, kg/mol and K; flows in 1000 m³/h are at normal conditions and need the density."""
+"""GasLib's units in Pa, m, kg/m³, kg/mol and K; flows in 1000 m³/h (normal conditions) also need the density."""
 
 ZERO = {"barg": 1.01325 * BAR, "Celsius": 273.15}
-"""Where a unit's scale begins, in Pa and K, if not at 0."""
+"""Offsets of units whose zero is not 0 Pa or 0 K."""
 
 GAS_CONSTANT, COMPRESSIBILITY = 8.314, 0.8
 
 
 def read(path: Path, assumed: Assumptions = HELD) -> Network:
-    """A network from a .net file with a .scn file of the same name beside it, or from a .zip that holds one of each."""
+    """Read a network from a .net file and the .scn file of the same name next to it, or from a .zip that holds both."""
     if not path.is_file():
         raise NetworkError(f"there is no file {path}")
     if path.suffix.lower() == ".zip":
         net, scenario = _unpacked(path)
     else:
-        beside = path.with_suffix(".scn")
-        if not beside.is_file():
-            raise NetworkError(f"{path} needs its scenario, with the nominal flows, beside it: there is no {beside}")
-        net, scenario = path.read_bytes(), beside.read_bytes()
+        flows = path.with_suffix(".scn")
+        if not flows.is_file():
+            raise NetworkError(f"{path} needs a scenario file with the nominal flows, but there is no {flows}")
+        net, scenario = path.read_bytes(), flows.read_bytes()
     return parse(net, scenario, path.stem, str(path), assumed)
 
 
 def parse(net: bytes, scenario: bytes, name: str, where: str = "the file", assumed: Assumptions = HELD) -> Network:
-    """A network from the texts of a .net and a .scn file.
+    """Parse a network from the contents of a .net and a .scn file.
 
-    The slack is the first entry. Friction is Nikuradse's for rough pipes, λ = (2 log₁₀(D/k) + 1.138)⁻².
+    The slack is the first entry with a nonzero flow. Friction follows Nikuradse for rough pipes:
+    λ = (2 log₁₀(D/k) + 1.138)⁻².
     """
     root = _root(net, "network", where)
     nodes = _nodes(root, where)
@@ -66,7 +67,7 @@ def parse(net: bytes, scenario: bytes, name: str, where: str = "the file", assum
     for arc in arcs:
         for end in ("from", "to"):
             if arc.get(end) not in position:
-                raise NetworkError(f"{where}: {arc.get('id')} names node {arc.get(end)!r}, which there is not")
+                raise NetworkError(f"{where}: {arc.get('id')} names node {arc.get(end)!r}, which does not exist")
     source = np.array([position[arc.attrib["from"]] for arc in arcs])
     target = np.array([position[arc.attrib["to"]] for arc in arcs])
     compressor = np.array([k for k, arc in enumerate(arcs) if _tag(arc) == "compressorStation"], np.int64)
@@ -79,16 +80,16 @@ def parse(net: bytes, scenario: bytes, name: str, where: str = "the file", assum
     demand, supply = np.zeros(len(names)), np.zeros(len(names))
     for node in _nominations(scenario, where):
         if node.get("id") not in position:
-            raise NetworkError(f"{where}: its scenario names node {node.get('id')!r}, which the network does not have")
+            raise NetworkError(f"{where}: the scenario names node {node.get('id')!r}, which the network does not have")
         of = supply if node.get("type") == "entry" else demand
         of[position[node.attrib["id"]]] += assumed.density * _value(node, "flow", flow_units, where)
     entries = np.flatnonzero(supply)
     if not len(entries):
-        raise NetworkError(f"{where}: its scenario has no entry that supplies anything")
+        raise NetworkError(f"{where}: the scenario has no entry with a nonzero flow")
     slack = int(entries[0])
     pressure = assumed.slack_pressure
     if pressure is None:
-        raise NetworkError(f"{where}: GasLib holds no pressure; the assumptions must name the slack's")
+        raise NetworkError(f"{where}: GasLib files give no slack pressure; set Assumptions.slack_pressure")
     flow_min = np.array([_value(arc, "flowMin", flow_units, where, -np.inf) for arc in arcs])
     flow_max = np.array([_value(arc, "flowMax", flow_units, where, np.inf) for arc in arcs])
     return Network(
@@ -114,7 +115,7 @@ def parse(net: bytes, scenario: bytes, name: str, where: str = "the file", assum
         places=_places(nodes),
         assumptions=[
             *assumed.words(names[slack], pressure, int((raised > p_min).sum()), len(p_min)),
-            f"compressors raise the pressure by {assumed.ratio[0]:g} to {assumed.ratio[1]:g} times; valves are open",
+            f"compressor ratios are between {assumed.ratio[0]:g} and {assumed.ratio[1]:g}; valves are open",
             f"friction by Nikuradse's formula, sound speed {speed:.4g} m/s (compressibility {COMPRESSIBILITY})",
         ],
     )
@@ -125,23 +126,23 @@ def _unpacked(path: Path) -> tuple[bytes, bytes]:
         with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
             found = {name: archive.read(name) for name in archive.namelist() if name.endswith((".net", ".scn"))}
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError) as error:
-        raise NetworkError(f"{path} is damaged or no zip file: {error}") from error
+        raise NetworkError(f"{path} is damaged or not a zip file: {error}") from error
     texts = {suffix: [text for name, text in found.items() if name.endswith(suffix)] for suffix in (".net", ".scn")}
     for suffix, those in texts.items():
         if len(those) != 1:
-            raise NetworkError(f"{path} should hold one {suffix} file, and holds {len(those)}")
+            raise NetworkError(f"{path} must contain exactly one {suffix} file, but contains {len(those)}")
     return texts[".net"][0], texts[".scn"][0]
 
 
 def _root(text: bytes, tag: str, where: str) -> Element:
-    # A network never defines entities; refusing them leaves nothing that could expand without end. UTF-16 has zeros.
+    # GasLib files never define entities; refusing them rules out unbounded expansion. UTF-16 contains zero bytes.
     bare = text.replace(b"\0", b"")
     if b"<!ENTITY" in bare or b"<!DOCTYPE" in bare:
-        raise NetworkError(f"{where}: a document type or entities have no place in a GasLib file")
+        raise NetworkError(f"{where}: a GasLib file must not contain a document type or entities")
     try:
         root = ElementTree.fromstring(text)
-    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: an encoding that there is not
-        raise NetworkError(f"{where} is damaged or no XML: {error}") from error
+    except (ElementTree.ParseError, LookupError, ValueError) as error:  # the last two: unknown encoding
+        raise NetworkError(f"{where} is damaged or not XML: {error}") from error
     if _tag(root) != tag:
         raise NetworkError(f"{where}: expected GasLib's <{tag}>, got <{_tag(root)}>")
     return root
@@ -152,7 +153,7 @@ def _tag(element: Element) -> str:
 
 
 def _value(element: Element, name: str, units: Units, where: str, default: float | None = None) -> float:
-    """A child's value in SI units."""
+    """Value of a child element in SI units."""
     child = element.find(f"{{*}}{name}")
     if child is None:
         if default is not None:
@@ -160,13 +161,13 @@ def _value(element: Element, name: str, units: Units, where: str, default: float
         raise NetworkError(f"{where}: {element.get('id')} has no {name}")
     unit, text = child.get("unit", ""), child.get("value", "")
     if unit not in units:
-        raise NetworkError(f"{where}: {name} of {element.get('id')} is in {unit!r}; known are {', '.join(units)}")
+        raise NetworkError(f"{where}: {name} of {element.get('id')} is in {unit!r}; known units are {', '.join(units)}")
     try:
         value = float(text)
     except ValueError:
         value = np.nan
     if np.isnan(value):
-        raise NetworkError(f"{where}: {name} of {element.get('id')} is {text!r}, which is no number")
+        raise NetworkError(f"{where}: {name} of {element.get('id')} is {text!r}, which is not a number")
     return value * units[unit] + ZERO.get(unit, 0.0)
 
 
@@ -185,17 +186,17 @@ def _nodes(root: Element, where: str) -> dict[str, Element]:
     nodes: dict[str, Element] = {}
     for node in group:
         if _tag(node) not in ("source", "sink", "innode"):
-            raise NetworkError(f"{where}: a node may be a source, a sink or an innode, not a {_tag(node)}")
+            raise NetworkError(f"{where}: a node must be a source, a sink or an innode, not a {_tag(node)}")
         if "id" not in node.attrib:
             raise NetworkError(f"{where}: a {_tag(node)} has no id")
         if node.attrib["id"] in nodes:
-            raise NetworkError(f"{where}: node {node.get('id')!r} is there more than once")
+            raise NetworkError(f"{where}: node {node.get('id')!r} appears more than once")
         nodes[node.attrib["id"]] = node
     return nodes
 
 
 def _gas(nodes: Mapping[str, Element], where: str) -> tuple[float, float]:
-    """The density at normal conditions in kg/m³, and the sound speed a = √(Z R T / M) in m/s."""
+    """Density at normal conditions in kg/m³, and sound speed a = √(Z R T / M) in m/s."""
     kinds = {
         (
             _above_zero(node, "normDensity", DENSITY, where),
@@ -208,7 +209,7 @@ def _gas(nodes: Mapping[str, Element], where: str) -> tuple[float, float]:
     if not kinds:
         raise NetworkError(f"{where} has no source")
     if len(kinds) > 1:
-        raise NetworkError(f"{where}: its sources have gas of {len(kinds)} kinds; one is supported")
+        raise NetworkError(f"{where}: its sources supply {len(kinds)} kinds of gas; only one is supported")
     density, mass, temperature = kinds.pop()
     return density, float(np.sqrt(COMPRESSIBILITY * GAS_CONSTANT * temperature / mass))
 
@@ -220,7 +221,8 @@ def _arcs(root: Element, where: str) -> Iterator[Element]:
     for arc in group:
         if _tag(arc) not in SUPPORTED:
             raise NetworkError(
-                f"{where}: {arc.get('id')} is a {_tag(arc)}, which is not supported; {', '.join(SUPPORTED)} are"
+                f"{where}: {arc.get('id')} is a {_tag(arc)}, which is not supported; "
+                f"supported are {', '.join(SUPPORTED)}"
             )
         if "id" not in arc.attrib:
             raise NetworkError(f"{where}: a {_tag(arc)} has no id")
@@ -239,20 +241,24 @@ def _resistance(arc: Element, speed: float, where: str) -> float:
 
 def _nominations(scenario: bytes, where: str) -> Iterator[Element]:
     """Nodes of the first scenario, each with its nominal flow."""
-    root = _root(scenario, "boundaryValue", f"{where}: its scenario")
+    root = _root(scenario, "boundaryValue", f"{where}: the scenario")
     first = root.find("{*}scenario")
     if first is None:
-        raise NetworkError(f"{where}: its scenario file has no scenario")
+        raise NetworkError(f"{where}: the scenario file has no scenario")
     for node in first.findall("{*}node"):
         if node.get("type") not in ("entry", "exit"):
-            raise NetworkError(f"{where}: its scenario has {node.get('id')} as {node.get('type')!r}, not entry or exit")
+            raise NetworkError(
+                f"{where}: the scenario has {node.get('id')} of type {node.get('type')!r}; it must be entry or exit"
+            )
         if [flow.get("bound") for flow in node.findall("{*}flow")] != ["both"]:
-            raise NetworkError(f"{where}: its scenario leaves the flow of {node.get('id')} open; it must be given")
+            raise NetworkError(
+                f"{where}: the scenario does not fix the flow of {node.get('id')}; it needs one flow with bound 'both'"
+            )
         yield node
 
 
 def _places(nodes: Mapping[str, Element]) -> NDArray[np.float64] | None:
-    """[N, 2] longitude and latitude, or else x and y, if all nodes have them."""
+    """[N, 2] longitude and latitude, otherwise x and y; None unless all nodes have them."""
     for x, y in (("geoWGS84Long", "geoWGS84Lat"), ("x", "y")):
         try:
             places = np.array([[float(node.get(x, "nan")), float(node.get(y, "nan"))] for node in nodes.values()])

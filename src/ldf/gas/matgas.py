@@ -11,29 +11,29 @@ from ..proxies.source import Floats, Ints, NetworkError, as_number, read_text, s
 from .network import Assumptions, Network, resistance
 
 COLUMNS = {"junction": 6, "pipe": 9, "compressor": 13, "receipt": 7, "delivery": 7, "transfer": 7}
-"""The tables that are read, and how many columns each has at least."""
+"""Tables that are read, and the minimum number of columns of each."""
 
 OPTIONAL = ("compressor", "transfer")
-"""Those of them that may be missing or empty; nothing may be transferred nominally."""
+"""Tables that may be missing or empty; transfers must have no nominal flow."""
 
 UNSUPPORTED = ("short_pipe", "resistor", "loss_resistor", "regulator", "valve", "storage", "ne_pipe", "ne_compressor")
-"""Tables of things that the model does not have."""
+"""Tables of components that are not in the model."""
 
 GAS_CONSTANT, AIR = 8.314, 0.02896
-"""J/(mol K); kg/mol."""
+"""Gas constant in J/(mol K); molar mass of air in kg/mol."""
 
 
 def read(path: Path) -> Network:
-    """A network from a MATGAS file, as it stands."""
+    """Read a network from a MATGAS file, using the file's values unchanged."""
     return parse(read_text(path), path.stem, str(path))
 
 
 def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | None = None) -> Network:
-    """A network from the text of a MATGAS file in SI units.
+    """Parse a network from the text of a MATGAS file in SI units.
 
-    The slack is the junction of type 1, or else the one with a dispatchable receipt. The other receipts keep their
-    share of what all of them inject nominally. Limits of pressure are the junctions'; those of pipes and compressors,
-    and the compressors' power, are not read.
+    The slack is the junction of type 1, or else that of the first dispatchable receipt. The other receipts keep their
+    share of the total nominal injection. Pressure limits are those of junctions; limits of pipes and compressors,
+    including compressor power, are not read.
     """
     plain = without_comments(text)
     assumed = assumed or Assumptions()
@@ -49,14 +49,14 @@ def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | 
         for value in values:
             if value not in numbers:
                 raise NetworkError(
-                    f"{where}: mgc.{of} names junction {value:g}, which mgc.junction does not have in service"
+                    f"{where}: mgc.{of} names junction {value:g}, which is not in mgc.junction or not in service"
                 )
         return np.array([numbers.index(int(value)) for value in values], np.int64)
 
     pipe, compressor = pipe[pipe[:, 8] != 0], compressor[compressor[:, 12] != 0]
     receipt, delivery = receipt[receipt[:, 6] != 0], delivery[delivery[:, 6] != 0]
     if not len(receipt):
-        raise NetworkError(f"{where}: no receipt is in service, so that nothing is supplied")
+        raise NetworkError(f"{where}: no receipt is in service, so there is no supply")
     entries = at("receipt", receipt[:, 1])
     slack = _slack(where, junction, receipt, entries)
     demand, share = np.zeros(len(numbers)), np.zeros(len(numbers))
@@ -102,34 +102,36 @@ def parse(text: str, name: str, where: str = "the file", assumed: Assumptions | 
 
 
 def _check_supported(plain: str, where: str) -> None:
-    """Refuse other units than SI, and tables of what has no model here."""
+    """Refuse units other than SI, and tables of components that are not in the model."""
     for unsupported in UNSUPPORTED:
         if _filled(plain, unsupported):
-            raise NetworkError(f"{where}: mgc.{unsupported} is not supported; pipes and compressors are")
+            raise NetworkError(f"{where}: mgc.{unsupported} is not supported; only pipes and compressors are")
     units = (scalar(plain, "mgc.units") or "'si'").strip("'\"")
     per_unit = scalar(plain, "mgc.is_per_unit") or "0"
     if units != "si" or as_number(per_unit, f"{where}: mgc.is_per_unit"):
-        raise NetworkError(f"{where}: only files in SI units are read; mgc.units is {units!r}, is_per_unit {per_unit}")
+        raise NetworkError(
+            f"{where}: only SI units are supported; mgc.units is {units!r}, mgc.is_per_unit is {per_unit}"
+        )
 
 
 def _rows(plain: str, of: str, where: str) -> Floats:
-    """The rows of a table, [rows, columns]; its ids, in the first column, are whole numbers."""
+    """Rows of a table, [rows, columns]; the ids in the first column are integers."""
     if of in OPTIONAL and not _filled(plain, of):
         return np.zeros((0, COLUMNS[of]))
     found = table(plain, f"mgc.{of}", COLUMNS[of], where, ragged=True)
     if found is None:
-        raise NetworkError(f"{where}: no table mgc.{of}; a MATGAS network has it")
+        raise NetworkError(f"{where}: no table mgc.{of}; a MATGAS network needs it")
     bad = np.argwhere(np.isnan(found[:, : COLUMNS[of]]))
     if len(bad):
         raise NetworkError(f"{where}: mgc.{of} row {bad[0, 0] + 1}, column {bad[0, 1] + 1} is not a number")
     for i, number in enumerate(found[:, 0], 1):
         if not number.is_integer():
-            raise NetworkError(f"{where}: mgc.{of} row {i} has the id {number:g}; it must be a whole number")
+            raise NetworkError(f"{where}: mgc.{of} row {i} has the id {number:g}; it must be an integer")
     return found
 
 
 def _check_pipes(pipe: Floats, where: str) -> None:
-    """Refuse pipes whose resistance would mean nothing."""
+    """Refuse pipes whose resistance would be meaningless."""
     for column, what in ((3, "diameter"), (4, "length"), (5, "friction factor")):
         for row in pipe:
             if not 0 < row[column] < np.inf:
@@ -137,10 +139,10 @@ def _check_pipes(pipe: Floats, where: str) -> None:
 
 
 def _slack(where: str, junction: Floats, receipt: Floats, entries: Ints) -> int:
-    """The junction of type 1, or the first dispatchable receipt's."""
+    """Position of the junction of type 1, or else of the first dispatchable receipt."""
     held = np.flatnonzero(junction[:, 4] == 1)
     if len(held) > 1:
-        raise NetworkError(f"{where}: {len(held)} junctions are of type 1 (slack); one pressure can be held")
+        raise NetworkError(f"{where}: {len(held)} junctions are of type 1 (slack); only one is allowed")
     if len(held):
         return int(held[0])
     free = np.flatnonzero(receipt[:, 5] == 1)
@@ -150,7 +152,7 @@ def _slack(where: str, junction: Floats, receipt: Floats, entries: Ints) -> int:
 
 
 def _sound_speed(plain: str, where: str) -> float:
-    """a = √(Z R T / M) in m/s, if the file does not say it outright."""
+    """a = √(Z R T / M) in m/s, unless the file gives it directly."""
 
     def given(name: str) -> float | None:
         text = scalar(plain, f"mgc.{name}")
@@ -175,12 +177,12 @@ def _sound_speed(plain: str, where: str) -> float:
 
 
 def _filled(plain: str, table: str) -> bool:
-    """Whether there is such a table with anything in it."""
+    """Whether the table exists and is not empty."""
     return re.search(rf"mgc\.{table}\s*=\s*\[[\s;]*[^\s;\]]", plain) is not None
 
 
 def _names(pipe: Floats, compressor: Floats) -> list[str]:
-    """The arcs' numbers; with a letter before them where pipes and compressors are numbered alike."""
+    """Arc numbers, prefixed with p or c if a pipe and a compressor have the same number."""
     numbers = [[str(int(number)) for number in rows[:, 0]] for rows in (pipe, compressor)]
     if set(numbers[0]) & set(numbers[1]):
         numbers = [[letter + number for number in some] for letter, some in zip("pc", numbers, strict=True)]
@@ -188,7 +190,7 @@ def _names(pipe: Floats, compressor: Floats) -> list[str]:
 
 
 def _places(junction: Floats) -> Floats | None:
-    """Longitude and latitude, [N, 2], if the file has all of them; more than one 0, 0 stands for unknown places."""
+    """[N, 2] longitude and latitude; None if any is missing or more than one is (0, 0), which stands for unknown."""
     if junction.shape[1] < 10:
         return None
     places = junction[:, [9, 8]]

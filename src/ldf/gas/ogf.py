@@ -8,8 +8,8 @@
                 R_ij² p_i² − p_j² = W_ij q_ij |q_ij|                   for compressors               (14)
                 p_i² − p_j² = W_ij q_ij |q_ij|                         for other arcs                (15)
 
-q_i is what enters at a junction: a share of the total demand, less what is withdrawn there. The balance of the slack
-follows from the others and is left out. On arcs without resistance (14) and (15) are linear in p: R_ij p_i = p_j.
+q_i is the net injection at a junction: its share of the total demand minus its withdrawal. The balance at the slack
+follows from the others and is omitted. On arcs without resistance, (14) and (15) are linear in p: R_ij p_i = p_j.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from .physics import effort, loss, size
 Floats = NDArray[np.float64]
 
 TIE = 1e-5
-"""Weight of Σ |R − 1|: a compressor without flow costs nothing, and is to stand still."""
+"""Weight of Σ |R − 1| in the solver's objective: a compressor without flow costs nothing and should be idle."""
 
 
 class OGF(Program):
-    """The solver of one network: demands are parameters, [N] in units of the nominal demand altogether.
+    """Solver of one network: demands are parameters, [N] in units of the total nominal demand.
 
-    A state is [R, p, q] with p in units of the slack's pressure and q in units of the nominal demand. The projection is
-    on R: with the demand it decides everything else.
+    A state is [R, p, q] with p in units of the slack pressure and q in units of the nominal demand. The projection is
+    on R, which together with the demand determines the rest of the state.
     """
 
     controls = ("R",)
     several = True
-    sharpness = 1e3  # more, with this tolerance, and steps become too small to be taken
-    # The barrier follows the progress made: a third of the iterations, and fewer failures than with IPOPT's default.
-    options: Mapping[str, Any] = {"mu_strategy": "adaptive"}  # never changed
+    sharpness = 1e3  # with a larger value and this tolerance, steps become too small
+    # The adaptive barrier needs a third of the iterations of IPOPT's default, and fails less often.
+    options: Mapping[str, Any] = {"mu_strategy": "adaptive"}  # read-only
 
     tolerance = 1e-10
     iterations = 150
@@ -61,7 +61,7 @@ class OGF(Program):
         self._spread = self._spreading()
 
     def _spreading(self) -> Floats:
-        """[E, N−1] the flows that carry what enters at each junction to the slack, along short ways."""
+        """[E, N−1] flows that carry the injection at each junction to the slack, mainly over low resistance."""
         network = self.network
         balance = np.zeros((network.junctions, network.arcs))
         every = np.arange(network.arcs)
@@ -73,7 +73,7 @@ class OGF(Program):
         return spread
 
     def starts(self, demand: Floats) -> list[Floats]:
-        """Flows that balance, and uniform ratios and pressures."""
+        """Balanced flows with uniform ratios and pressures."""
         enters = (self.network.share * demand.sum() - demand)[self.others]
         q = self._spread @ enters
         points = []
@@ -83,7 +83,7 @@ class OGF(Program):
         return points
 
     def expressions(self) -> Expressions:
-        """Model 2."""
+        """Model 2 as CasADi expressions."""
         network, n = self.network, self.network.junctions
         x, d = casadi.SX.sym("x", len(self.lower)), casadi.SX.sym("d", n)
         ratio, p, q = (x[part] for part in self.quantities.values())
@@ -97,7 +97,7 @@ class OGF(Program):
         outlet = p[list(network.target)]
         w = network.scaled_resistance
         free, pipes = np.flatnonzero(w == 0).tolist(), np.flatnonzero(w > 0).tolist()
-        # Nothing out of one symbol is a row, [1, 0], to CasADi: hence the shapes.
+        # In CasADi an empty selection from a single symbol has shape [1, 0], hence the reshapes.
         drop = casadi.reshape((inlet**2 - outlet**2 - loss(q, casadi.DM(w)))[pipes], len(pipes), 1)
         level = casadi.reshape((inlet - outlet)[free], len(free), 1)
         through = casadi.reshape(q[compressors], len(compressors), 1)
@@ -111,7 +111,7 @@ class OGF(Program):
             return total
 
         cost = spent(casadi.fmax(ratio, 1))
-        if (network.ratio_min >= 1).all():  # then R itself will do for max{R, 1}, and R − 1 for |R − 1|
+        if (network.ratio_min >= 1).all():  # then max{R, 1} = R and |R − 1| = R − 1
             smooth, idle = spent(ratio), ratio - 1
         else:
             smooth, idle = cost, size(ratio - 1)
@@ -133,7 +133,7 @@ class OGF(Program):
         )
 
     def prices(self, solution: Solution) -> Floats:
-        """[N] what the effort rises by, kg/s, for each kg/s more that is withdrawn at a junction."""
+        """[N] increase of the effort, kg/s, per additional kg/s withdrawn at a junction."""
         network = self.network
         balance = np.zeros(network.junctions)
         balance[self.others] = solution.multipliers[: len(self.others)]
@@ -141,9 +141,9 @@ class OGF(Program):
         return prices
 
     def pressure_prices(self, solution: Solution) -> Floats:
-        """[N] what the effort would rise by, kg/s for each Pa, if the limit at which a pressure stands were higher.
+        """[N] increase of the effort, kg/s per Pa, if the active pressure limit at a junction were higher.
 
-        Zero where a pressure is between its limits; at the slack both limits are p^T.
+        Zero where the pressure is between its limits; at the slack both limits are p^T.
         """
         prices: Floats = -solution.bounds[self.quantities["p"]] * self.unit / self.network.base_pressure
         return prices

@@ -1,4 +1,4 @@
-"""Pictures of a gas network: pressures, flows and compressors, and what a state violates."""
+"""Plots of a gas network: pressures, flows, compressors and the violations of a state."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ Floats = NDArray[np.float64]
 PRESSURES, RATIOS = "YlGnBu", "Greys"
 PIPE, ARROW = "#9AA5B1", "#3D4853"
 RUNNING = 1.005
-"""Above this ratio a compressor is at work, and small networks say how much."""
+"""Ratio above which a compressor counts as running; in small networks its ratio is printed next to it."""
 
 
 @dataclass(frozen=True)
 class Violations:
-    """By how much a state violates the laws of its network, element by element; zero where it keeps them."""
+    """Violation of each constraint by a state, element by element; zero where it is satisfied."""
 
     balance: Floats
     """[N] |σ10|, in units of base flow."""
     pressure: Floats
-    """[N] outside of p's limits, in units of base pressure; at the slack both limits are p^T."""
+    """[N] distance of p outside its limits, in units of base pressure; at the slack both limits are p^T."""
     limits: Floats
-    """[E] outside of q's limits, in units of base flow."""
+    """[E] distance of q outside its limits, in units of base flow."""
     ratio: Floats
-    """[C] outside of R's limits."""
+    """[C] distance of R outside its limits."""
     weymouth: Floats
-    """[E] |R² p_i² − p_j² − W q|q||, in units of base pressure squared; |R p_i − p_j| where there is no resistance."""
+    """[E] |R² p_i² − p_j² − W q|q||, in units of base pressure squared; |R p_i − p_j| without resistance."""
 
     @property
     def count(self) -> int:
-        """How many laws, of single junctions, arcs and compressors, are violated above `TOLERANCE`."""
+        """Number of violations above `TOLERANCE`, counting each junction, arc and compressor separately."""
         return sum(int((getattr(self, law.name) > TOLERANCE).sum()) for law in fields(self))
 
 
 def violations(network: Network, state: Floats, demand: Floats) -> Violations:
-    """What a state [R, p, q] violates under a demand [N], both in units of base pressure and base flow."""
+    """Violations of a state [R, p, q] under a demand [N], both in units of base pressure and base flow."""
     n, e, c = network.junctions, network.arcs, network.compressors
     plot.check(network.name, "state", state, c + n + e)
     plot.check(network.name, "demand", demand, n)
@@ -54,7 +54,7 @@ def violations(network: Network, state: Floats, demand: Floats) -> Violations:
     at = laws.states(laws.number(state)[None])
 
     def outside(sigma: torch.Tensor, limited: torch.Tensor, size: int) -> Floats:
-        """max(0, σ) of those with a limit, 0 for the others."""
+        """max(0, σ) for elements with a limit, 0 for the others."""
         found = np.zeros(size)
         found[limited.numpy()] = sigma[0].clamp_min(0).numpy()
         return found
@@ -69,10 +69,10 @@ def violations(network: Network, state: Floats, demand: Floats) -> Violations:
 
 
 def layout(network: Network) -> Floats:
-    """[N, 2] where to draw the junctions: as on a map, if all places are known; else by the number of arcs.
+    """[N, 2] positions of the junctions: geographic if all places are known, otherwise by number of arcs between them.
 
-    Longitudes shrink by the cosine of the latitude. On a true map a compressor station is a point: what is too close
-    together to be drawn is moved apart.
+    Longitudes are scaled by the cosine of the latitude. Junctions that are too close to be drawn separately, such as
+    those of a compressor station, are moved apart.
     """
     places = network.places
     if places is None or not _known(places):
@@ -81,7 +81,7 @@ def layout(network: Network) -> Floats:
         degrees = (np.abs(places).max(0) <= [180, 90]).all()
         points = places * [np.cos(np.radians(places[:, 1].mean())) if degrees else 1.0, 1.0]
     gap = 0.42 / np.sqrt(network.junctions) * float(np.ptp(points, axis=0).max())
-    # Junctions that coincide set out towards their neighbours, so that the pipes behind a station do not cross it.
+    # Coinciding junctions are shifted towards their neighbours, so that pipes leaving a station do not cross it.
     ends, others = np.r_[network.source, network.target], np.r_[network.target, network.source]
     towards = np.zeros_like(points)
     np.add.at(towards, ends, points[others] - points[ends])
@@ -90,18 +90,18 @@ def layout(network: Network) -> Floats:
 
 
 def _known(places: Floats) -> bool:
-    """Whether places [N, 2] are those of all junctions, and not the same for all."""
-    nowhere = (places == 0).all(1)  # files write 0, 0 where they do not know; one junction may be there
+    """Whether places [N, 2] are known for all junctions and not all the same."""
+    nowhere = (places == 0).all(1)  # files use (0, 0) for unknown places; one junction may really be there
     return bool(np.ptp(places, axis=0).any() and nowhere.sum() < 2)
 
 
 def _apart(points: Floats, gap: float) -> Floats:
-    """[N, 2] points moved as little as need be until no two are closer than a gap."""
+    """[N, 2] points moved apart, as little as necessary, until no two are closer than `gap`."""
     from scipy.spatial import cKDTree
 
-    turn = np.pi * (3 - np.sqrt(5)) * np.arange(len(points))  # a direction for each, in case that some still coincide
+    turn = np.pi * (3 - np.sqrt(5)) * np.arange(len(points))  # one direction per point, in case some still coincide
     found = points + 1e-3 * gap * np.column_stack([np.cos(turn), np.sin(turn)])
-    for _ in range(300):  # at most: points in a crowd may push each other about for ever
+    for _ in range(300):  # limited, since crowded points may never settle
         one, other = cKDTree(found).query_pairs(0.99 * gap, output_type="ndarray").T
         if not len(one):
             break
@@ -115,27 +115,28 @@ def _apart(points: Floats, gap: float) -> Floats:
 
 @dataclass(frozen=True)
 class _Scale:
-    """What sizes and colours mean: the same in all panels, and in the legend."""
+    """Scales of sizes and colours, shared by all panels and the legend."""
 
     bar: tuple[float, float]
-    """The pressures of the first and the last colour."""
+    """Pressures of the first and last colour, bar."""
     ratio: float
-    """R of the darkest compressor; the lightest has 1."""
+    """R of the darkest compressor; the lightest has R = 1."""
     flow: float
-    """kg/s of the thickest arc; what is above half as much again is not drawn thicker."""
+    """Reference flow of line widths, kg/s; widths stop growing at 1.5 times this flow."""
     load: float
-    """kg/s of the largest load."""
+    """Largest load, kg/s."""
     thick: float
-    """Width of the thickest arc, points."""
+    """Line width at the reference flow, points."""
     dot: float
-    """Area of the largest load, points²."""
+    """Marker area of the largest load, points²."""
 
     @classmethod
     def of(cls, network: Network, states: list[Floats], demand: Floats) -> _Scale:
-        """To show all of these states under one demand."""
+        """Scales that show all of these states under one demand."""
         ratio, p, _ = (np.concatenate(parts) for parts in zip(*(_split(network, s) for s in states), strict=True))
-        _, _, q = _split(network, states[-1])  # of the repair: a wild prediction must not make all other arcs thin
-        # What is outside of the limits is red: no colour is spent on it.
+        # Flows of the repair, so that outliers of a prediction do not make all other arcs thin.
+        _, _, q = _split(network, states[-1])
+        # Pressures outside the limits are red, so the colours only cover the range of the limits.
         low, high = np.clip([p.min(), p.max()], network.p_min.min() / BAR, network.p_max.max() / BAR)
         return cls(
             bar=(low, high) if high - low > 0.01 else (low - 1, high + 1),
@@ -147,32 +148,32 @@ class _Scale:
         )
 
     def width(self, flow: Any) -> Any:
-        """Of an arc with this flow in kg/s, points."""
+        """Line width of an arc with this flow in kg/s, points."""
         return 0.6 + self.thick * np.minimum(np.abs(flow) / self.flow, 1.5)
 
     def area(self, load: Any) -> Any:
-        """Of a junction with this load in kg/s, points²."""
+        """Marker area of a junction with this load in kg/s, points²."""
         return self.dot * (0.25 + 0.75 * np.abs(load) / self.load)
 
 
 def _largest(values: Floats, base: float) -> float:
-    """The largest |value|, or the base where there is none to speak of."""
+    """Largest |value|, or `base` if all values are negligible."""
     largest = float(np.abs(values).max())
     return largest if largest > TOLERANCE * base else base
 
 
 def _split(network: Network, state: Floats) -> tuple[Floats, Floats, Floats]:
-    """R, p in bar and q in kg/s of a state."""
+    """Split a state into R, p in bar and q in kg/s."""
     c, n = network.compressors, network.junctions
     return state[:c], state[c : c + n] * network.base_pressure / BAR, state[c + n :] * network.base_flow
 
 
 def draw(network: Network, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
-    """Draw a prediction and, beside it, its repair: pressures, flows, compressors and, in red, what is violated.
+    """Draw a prediction and, next to it, its repair: pressures, flows, compressors and, in red, violations.
 
     Args:
         before: the prediction [S]: R, p, q, in units of base pressure and base flow.
-        after: its repair; None draws the prediction alone.
+        after: its repair; None draws only the prediction.
         demand: [N] in units of base flow.
     """
     from matplotlib.cm import ScalarMappable
@@ -205,7 +206,7 @@ def draw(network: Network, before: Floats, after: Floats | None, demand: Floats,
 def _arcs(
     axes: Any, network: Network, points: Floats, state: Floats, red: dict[str, Floats], scale: _Scale, shade: Any
 ) -> None:
-    """Pipes as wide as their flow, with an arrow, and compressors; both point where the gas flows."""
+    """Draw pipes, with width and arrow by flow, and compressors, which also point in the direction of flow."""
     from matplotlib import colormaps
     from matplotlib.colors import to_rgba
 
@@ -217,7 +218,7 @@ def _arcs(
     plot.lines(axes, runs, PIPE, widths, 2)
 
     middle, ahead = runs[:, 7], (runs[:, 8] - runs[:, 6]) * np.where(q < 0, -1.0, 1.0)[:, None]
-    pipes = np.abs(q) > TOLERANCE * network.base_flow  # none where nothing flows
+    pipes = np.abs(q) > TOLERANCE * network.base_flow  # no arrow without flow
     pipes[at] = False
     sizes = 0.3 * np.sqrt(scale.dot) + 1.4 * widths
     sizes[at] = 0.9 * np.sqrt(scale.dot)
@@ -230,11 +231,11 @@ def _arcs(
     if network.junctions <= NAMED:
         for k, value in zip(at, ratio, strict=True):
             if value > RUNNING:
-                _beside(axes, middle[k], _free(middle[k], ahead[k], points), sizes[k] / 2, f"×{value:.2f}", "bold")
+                _label(axes, middle[k], _free(middle[k], ahead[k], points), sizes[k] / 2, f"×{value:.2f}", "bold")
 
 
 def _free(at: Floats, ahead: Floats, points: Floats) -> Floats:
-    """[2] the side of an arc, here and in this direction, on which there is more room."""
+    """[2] unit vector across an arc, at this point and direction, to the side with more free space."""
     across = np.array([-ahead[1], ahead[0]]) / np.linalg.norm(ahead)
     reach = 0.06 * np.ptp(points, axis=0).max()
     left, right = (np.linalg.norm(points - (at + side * reach * across), axis=1).min() for side in (1, -1))
@@ -245,7 +246,7 @@ def _free(at: Floats, ahead: Floats, points: Floats) -> Floats:
 def _triangles(
     axes: Any, at: Floats, ahead: Floats, sizes: Any, faces: Any, edges: Any, zorder: float, width: float = 0.8
 ) -> None:
-    """Triangles at places [k, 2] that point ahead [k, 2], with sides of these sizes [k] in points."""
+    """Draw triangles at points [k, 2], pointing along `ahead` [k, 2], with sides of these sizes [k] in points."""
     from matplotlib.collections import PolyCollection
     from matplotlib.transforms import Affine2D
 
@@ -266,7 +267,7 @@ def _junctions(
     axes: Any, network: Network, points: Floats, state: Floats, demand: Floats, red: dict[str, Floats],
     scale: _Scale, shade: Any,
 ) -> None:  # fmt: skip
-    """Entries, loads and the rest in the colour of their pressure, the slack with a star."""
+    """Draw entries, loads and other junctions coloured by pressure, with a star on the slack."""
     from matplotlib import colormaps
 
     _, p, _ = _split(network, state)
@@ -277,16 +278,16 @@ def _junctions(
     plot.dots(axes, points, {"s": entries, "o": ~entries}, areas, fills, red["pressure"])
     axes.scatter(*points[network.slack], s=0.5 * scale.dot, marker="*", c="white", ec=INK, lw=0.7, zorder=6)
     drawn = areas * (1 + GROWTH * red["pressure"])
-    # A circle around a square has to have twice its width squared, or its corners stick out.
+    # A circle that encloses a square marker needs twice its marker size.
     plot.rings(axes, points, red["balance"], 2.1 * drawn + scale.dot * (0.3 + 5.5 * red["balance"]))
     if network.junctions <= NAMED:
         away = _away(points, network)
         for i in np.flatnonzero(entries | loads).tolist():
-            _beside(axes, points[i], away[i], np.sqrt(drawn[i]) / 2, network.junction[i])
+            _label(axes, points[i], away[i], np.sqrt(drawn[i]) / 2, network.junction[i])
 
 
 def _away(points: Floats, network: Network) -> Floats:
-    """[N, 2] the direction in which each junction has most room: the middle of the widest gap between its arcs."""
+    """[N, 2] direction of most free space at each junction: the middle of the widest gap between its arcs."""
     ends, others = np.r_[network.source, network.target], np.r_[network.target, network.source]
     towards = np.arctan2(*(points[others] - points[ends]).T[::-1])
     found = np.zeros(len(points))
@@ -297,8 +298,8 @@ def _away(points: Floats, network: Network) -> Floats:
     return np.column_stack([np.cos(found), np.sin(found)])
 
 
-def _beside(axes: Any, at: Floats, direction: Floats, radius: float, text: str, weight: str = "normal") -> None:
-    """A text beside a mark of this radius in points."""
+def _label(axes: Any, at: Floats, direction: Floats, radius: float, text: str, weight: str = "normal") -> None:
+    """Write a text next to a mark of this radius in points."""
     from matplotlib.patheffects import withStroke
 
     x, y = direction / np.linalg.norm(direction)
@@ -311,7 +312,7 @@ def _beside(axes: Any, at: Floats, direction: Floats, radius: float, text: str, 
 
 
 def _keys(scale: _Scale) -> list[Any]:
-    """The legend, column by column: what is shown, and below it what of that can be violated."""
+    """Legend entries, column by column: each element, followed by its constraint."""
     flow, load, grey = _round(scale.flow), _round(scale.load), "#BBBBBB"
     return [
         plot.mark("entry", "s", grey),
@@ -324,11 +325,11 @@ def _keys(scale: _Scale) -> list[Any]:
         plot.mark("ratio limit", ">", RED),
         plot.mark("slack", "*", "white", size=10),
         plot.mark("flow limit", ">", "none", RED, 12),
-        plot.mark("neither", "o", grey, size=4),
+        plot.mark("other junction", "o", grey, size=4),
     ]
 
 
 def _round(value: float) -> float:
-    """The largest of …, 1, 2, 5, 10, … that is not above, but for the last digits."""
+    """Largest of …, 1, 2, 5, 10, … that does not exceed the value, up to rounding."""
     power = 10.0 ** np.floor(np.log10(value))
     return float(max(step * power for step in (1, 2, 5) if step * power <= value * (1 + 1e-9)))

@@ -1,4 +1,4 @@
-"""Optimal gas flow as a problem to learn: withdrawals of all junctions in, ratios, pressures and flows out."""
+"""Optimal gas flow as a learning problem: from withdrawals at all junctions to ratios, pressures and flows."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ FILE = "network.json"
 
 
 class Gas(Problem):
-    """One network. Demands are the withdrawals of all junctions, D = N; states [R, p, q].
+    """One network. Demands are the withdrawals at all junctions, D = N; states are [R, p, q].
 
-    Flows are in units of the nominal demand altogether, pressures in units of the slack's.
+    Flows are in units of the total nominal demand, pressures in units of the slack pressure.
     """
 
     kind = "gas"
     laws: Mapping[str, str] = LAWS
-    # Weymouth's law turns the last digits of a pressure into the first ones of a flow.
+    # By Weymouth's law, the last digits of a pressure can decide the first digits of a flow.
     precision = torch.float64
     units: Mapping[str, str] = {
         "R": "",
@@ -58,7 +58,7 @@ class Gas(Problem):
 
     @classmethod
     def recognises(cls, case: str) -> bool:
-        """The names there are, and files of their formats; MATPOWER's have the same ending as those of MATGAS."""
+        """Whether `case` is a built-in name or a gas network file; .m files must be MATGAS, not MATPOWER."""
         path = Path(case)
         if path.suffix.lower() == ".m":
             return path.is_file() and "mgc." in path.read_text(errors="replace")
@@ -66,31 +66,31 @@ class Gas(Problem):
 
     @classmethod
     def open(cls, case: str) -> Self:
-        """By name or path of a file."""
+        """Open a network by name or file path."""
         return cls(load(case))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """From a folder that `save` wrote to."""
+        """Load from a folder written by `save`."""
         return cls(load(folder / FILE))
 
     def save(self, folder: Path) -> None:
-        """The network as JSON, whatever it was read from."""
+        """Save the network as JSON, whatever format it was read from."""
         write_whole(folder / FILE, to_json(self.network))
 
     def fast(self, points: Points, tolerance: float) -> Repair:
-        """The prediction where it keeps all laws; elsewhere the optimum, which takes less time than the projection."""
+        """The prediction if it satisfies all constraints, else the optimum, which is faster than the projection."""
         return Kept(self.model, tolerance, Optimal(self.solver(), points))
 
     def _laws(self, dtype: torch.dtype) -> GasLaws:
         return GasLaws(self.network, dtype)
 
     def entry(self, index: int) -> tuple[str, str, float]:
-        """The withdrawal at a junction."""
+        """Name, unit and base value of the withdrawal at a junction."""
         return f"demand at junction {self.network.junction[index]}", "kg/s", self.network.base_flow
 
     def demands(self, table: Mapping[str, Sequence[Any]], rows: int) -> Floats:
-        """[rows, N] from columns named like junctions, or with a q before: kg/s withdrawn there."""
+        """[rows, N] from columns of withdrawals in kg/s, named after junctions, optionally prefixed with q."""
         network = self.network
 
         def key(name: str) -> int:
@@ -112,14 +112,14 @@ class Gas(Problem):
         }
 
     def prices(self, solution: Solution) -> Floats:
-        """[2N] by junction: what the effort would rise by for a kg/s more of demand, then for a bar more of pressure.
+        """[2N] by junction: increase of the effort per additional kg/s of demand, then per additional bar of pressure.
 
-        The latter is zero unless the pressure stands at a limit, and is for that limit.
+        The latter is zero unless the pressure is at a limit, and is the price of that limit.
         """
         return np.concatenate([self.model.prices(solution), self.model.pressure_prices(solution) * BAR])
 
     def draw(self, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
-        """Flows, pressures and, in red, what is violated."""
+        """Draw flows, pressures and, in red, violations."""
         from .plot import draw
 
         draw(self.network, before, after, demand, path, title)
