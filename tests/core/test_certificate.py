@@ -68,7 +68,7 @@ def test_pairs_are_looked_up_by_id_and_groups_compared_exactly() -> None:
     found = ldf.certify(constraints, y, ldf.Batch(inputs=y, ids=ids))
     assert (found["order"].rows, found["order"].max, found["order"].mean) == (2, 2.0, 1.0)
     assert (found["parity"].rows, found["parity"].max, found["parity"].mean) == (3, 2.0, pytest.approx(4 / 3))
-    assert found["partly"].rows == 3, "comparisons with a group that has no rows are left out"
+    assert found["partly"].rows == 3, "comparisons with an empty group are omitted"
 
 
 def test_certificates_of_groups_use_exact() -> None:

@@ -90,7 +90,9 @@ class Pull:
         """Measure at these predictions; `needed`: raise if the loss does not depend on them."""
         parts = [part for part in leaves(predictions) if part.requires_grad]
         if needed and not (loss.requires_grad and parts):
-            raise ValueError("a normalised dual rule needs the loss's own predictions, with gradients enabled")
+            raise ValueError(
+                "normalised dual rules need the predictions that the loss was computed from, with gradients enabled"
+            )
         found: Sequence[Tensor | None] = ()
         if loss.requires_grad and parts:
             found = torch.autograd.grad(loss, parts, create_graph=True, allow_unused=True)

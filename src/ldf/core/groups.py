@@ -188,10 +188,10 @@ class GroupBlock(Block):
             keep = torch.exp(-batch_counts / self.window)
             sums = keep[:, None] * self.running_sums + batch_sums
             counts = keep * self.running_counts + batch_counts
-            # A group not seen so far gets the overall mean, so that it contributes no gradient.
+            # A group not seen so far gets the overall mean, so that it is not compared as different.
             overall = sums.sum(0) / counts.sum().clamp_min(1)
             value = torch.where(counts[:, None] > 0, sums / counts.clamp_min(1e-12)[:, None], overall)
-            # Expected rows of each group in a batch, from the fractions of the last epoch (or those so far if first).
+            # Expected rows of each group per batch, by the last epoch's fractions; in the first epoch, by those so far.
             rows = len(statistic)
             so_far = (self.trained_counts + batch_counts) / (self.rows_seen + rows)
             expected = torch.where(self.shares > 0, self.shares, so_far) * rows

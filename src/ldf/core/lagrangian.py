@@ -141,7 +141,9 @@ class Lagrangian(nn.Module):
         if torch.is_grad_enabled() and (loss.requires_grad or not self.normalises):
             self._measure(loss, sides)
         elif self.normalises and self.training:
-            raise ValueError("a normalised dual rule needs the loss's own predictions, with gradients enabled")
+            raise ValueError(
+                "normalised dual rules need the predictions that the loss was computed from, with gradients enabled"
+            )
 
     def _measure(self, loss: Tensor, sides: Sides) -> None:
         """Measure the gradient norms of loss and constraints at ŷ (`gradients.py`); `ascend` uses them."""

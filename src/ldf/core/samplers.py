@@ -95,6 +95,6 @@ class PairBatches:
 
 
 def epoch_generator(seed: int, epoch: int, stream: int = 0) -> torch.Generator:
-    """The random generator of one epoch; it depends on seed and epoch only, so checkpoints need not store it."""
+    """The random generator of one epoch. It depends only on the arguments, so checkpoints need not store it."""
     mixed = (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + stream * 0x94D049BB133111EB) % 2**63
     return torch.Generator().manual_seed(mixed)
