@@ -1,10 +1,10 @@
-"""`ldf`, or `python -m ldf`: the command line, or a word on what it needs."""
+"""Entry point of `ldf` and `python -m ldf`; reports a missing dependency in one line."""
 
 import sys
 
 
 def main() -> None:
-    """Run the command line; what goes wrong is said in one line, and the exit code is 1."""
+    """Run the command line; errors are printed in one line and exit with code 1."""
     try:
         from .cli.app import app
     except ModuleNotFoundError as missing:

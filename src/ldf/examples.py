@@ -1,4 +1,4 @@
-"""Data to try things on: a load to share between four units."""
+"""Synthetic example data: economic dispatch of one load over four units."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ COSTS = (1.0, 1.5, 2.0, 3.0)
 
 
 def dispatch(rows: int = 2000, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """A load to share between four units at the least cost ½ Σ cᵢ yᵢ², as labelled data.
+    """Labelled data for sharing a load between four units at minimum cost ½ Σ cᵢ yᵢ².
 
     Args:
-        rows: how many cases.
-        seed: of capacities, loads and noise.
+        rows: number of cases.
+        seed: random seed for capacities, loads and noise.
 
     Returns:
-        inputs [rows, 5]: what each unit can carry and, as a negative number, the capacity that is to stay unused, so
-        that the load is the sum of a row; targets [rows, 4]: the share of each unit, with noise of standard deviation
-        0.05 as if it had been measured.
+        inputs [rows, 5]: the capacity of each unit, then the unused capacity as a negative number, so that a row sums
+        to the load; targets [rows, 4]: the share of each unit, with measurement noise of standard deviation 0.05.
     """
     generator = torch.Generator().manual_seed(seed)
     capacity = 0.5 + torch.rand(rows, 4, generator=generator)
@@ -27,7 +26,7 @@ def dispatch(rows: int = 2000, *, seed: int = 0) -> tuple[Tensor, Tensor]:
     load = inputs.sum(1, keepdim=True)
     costs = torch.tensor(COSTS)
     low, high = torch.zeros(rows, 1), torch.full((rows, 1), 10.0)
-    for _ in range(60):  # bisection on the price p at which Σ min(p/cᵢ, capacityᵢ) is the load
+    for _ in range(60):  # bisection on the price p where Σ min(p/cᵢ, capacityᵢ) equals the load
         price = (low + high) / 2
         short = (price / costs).minimum(capacity).sum(1, keepdim=True) < load
         low, high = torch.where(short, price, low), torch.where(short, high, price)

@@ -1,6 +1,6 @@
-"""What an application needs beyond torch, and the error that names the extra to install.
+"""The packages each application needs beyond torch, and the error that names the extra to install.
 
-Nothing is imported to find out what is there.
+Checking for a package does not import it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ NEEDS = {
     "transprecision": ("numpy", "scipy", "joblib", "pyarrow", "sklearn", "lightgbm"),
     "fairness": ("numpy", "scipy", "joblib", "pandas", "sklearn", "lightgbm"),
 }
-"""The modules of each application's extra in pyproject.toml, without those that have an error of their own where they
-are used: pooch (`data.py`) and what draws (`figures.py`)."""
+"""The modules of each application's extra in pyproject.toml, except those that raise their own error where they are
+used: pooch (`data.py`) and the plotting packages (`figures.py`)."""
 
 PACKAGES = {"sklearn": "scikit-learn"}
-"""Modules that are installed by another name."""
+"""Package names of modules whose package has a different name."""
 
 
 def missing(extra: str) -> list[str]:
@@ -27,9 +27,9 @@ def missing(extra: str) -> list[str]:
 
 
 def require(extra: str) -> None:
-    """Raise an error that names what an application lacks and the extra that brings it.
+    """Raise an error that names the missing packages of an application and the extra that installs them.
 
-    >>> require("power")  # says nothing where all of it is installed
+    >>> require("power")  # no error if all packages are installed
     """
     lacking = missing(extra)
     if lacking:
@@ -37,11 +37,11 @@ def require(extra: str) -> None:
 
 
 def explain(error: ModuleNotFoundError, arguments: Sequence[str]) -> str:
-    """The sentence for a command that stopped at a missing module.
+    """The error message for a command that failed on a missing module.
 
     Args:
-        error: what was raised.
-        arguments: of the command line; they tell which application was asked for.
+        error: the error that was raised.
+        arguments: the command-line arguments, from which the application is inferred.
     """
     module = (error.name or "").partition(".")[0]
     asked = _asked(arguments)
@@ -54,7 +54,7 @@ def explain(error: ModuleNotFoundError, arguments: Sequence[str]) -> str:
 
 
 def _asked(arguments: Sequence[str]) -> list[str]:
-    """The applications that a command line speaks of; those of networks where only a run's folder would tell."""
+    """The applications that a command line names; power and gas if only the run's folder identifies it."""
     if "all" in arguments:
         return list(NEEDS)
     if "demo" in arguments:

@@ -1,4 +1,4 @@
-"""Certificates and histories: figures checked by hand, as a table, as JSON, as CSV."""
+"""Certificates and histories: values checked by hand, as a table, as JSON, as CSV."""
 
 import csv
 import json
@@ -18,7 +18,7 @@ numbers = st.floats(-5, 5, allow_nan=False, width=32)
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=20), st.floats(0, 2), st.floats(0, 2))
-def test_figures_are_those_of_the_definition(values, slack: float, tolerance: float) -> None:
+def test_values_match_the_definition(values, slack: float, tolerance: float) -> None:
     y = torch.tensor(values)
     upper = ldf.inequality("upper", lambda y, b: y, slack=slack)
     zero = ldf.equality("zero", lambda y, b: y, slack=slack)
@@ -58,7 +58,7 @@ def test_a_lagrangian_certifies_with_the_slack_of_its_last_update() -> None:
 def test_pairs_are_looked_up_by_id_and_groups_compared_exactly() -> None:
     y = torch.tensor([[3.0], [1.0], [2.0]])
     ids = torch.tensor([7, 2, 5])
-    pairs = ldf.Pairs(torch.tensor([[7, 2], [2, 7], [5, 9]]))  # row 9 is not here
+    pairs = ldf.Pairs(torch.tensor([[7, 2], [2, 7], [5, 9]]))  # row 9 is missing
     group = torch.tensor([0, 0, 0, 0, 0, 1, 0, 2])  # by id: 7 → 2, 2 → 0, 5 → 1
     constraints = [
         ldf.inequality("order", lambda y, p: y[0] - y[1], scope=pairs),
@@ -68,10 +68,10 @@ def test_pairs_are_looked_up_by_id_and_groups_compared_exactly() -> None:
     found = ldf.certify(constraints, y, ldf.Batch(inputs=y, ids=ids))
     assert (found["order"].rows, found["order"].max, found["order"].mean) == (2, 2.0, 1.0)
     assert (found["parity"].rows, found["parity"].max, found["parity"].mean) == (3, 2.0, pytest.approx(4 / 3))
-    assert found["partly"].rows == 3, "comparisons with a group that has no rows are left out"
+    assert found["partly"].rows == 3, "comparisons with an empty group are omitted"
 
 
-def test_what_is_reported_of_groups_is_exact() -> None:
+def test_certificates_of_groups_use_exact() -> None:
     y = torch.tensor([[0.1], [-9.0], [3.0], [-0.1], [2.0]])
     batch = ldf.Batch(group=torch.tensor([0, 0, 1, 1, 1]))
     scope, options = ldf.Groups("group", 3), {"slack": 0.1, "exact": lambda y, b: (y > 0).float()}
@@ -83,11 +83,11 @@ def test_what_is_reported_of_groups_is_exact() -> None:
     for name in ("parity", "order"):
         assert (found[name].rows, found[name].mean) == (1, pytest.approx(2 / 3 - 1 / 2 - 0.1))
     undefined = ldf.equality("rate", lambda y, b: y.sigmoid(), scope=scope, exact=lambda y, b: y.sqrt())
-    with pytest.raises(ldf.ConstraintError, match="'rate': its function gave nan in row 1, column 0"):
+    with pytest.raises(ldf.ConstraintError, match="'rate': its function returned nan in row 1, column 0"):
         ldf.certify([undefined], y, batch)
 
 
-def test_a_constraint_nobody_can_look_at_does_not_hold() -> None:
+def test_a_constraint_without_rows_does_not_hold() -> None:
     y = torch.zeros(2, 1)
     nobody = ldf.inequality("order", lambda y, p: y[0] - y[1], scope=ldf.Pairs(torch.tensor([[5, 6]])))
     found = ldf.certify([nobody], y, ldf.Batch(inputs=y))
@@ -98,7 +98,7 @@ def test_a_constraint_nobody_can_look_at_does_not_hold() -> None:
 def test_bad_input_is_refused() -> None:
     y = torch.zeros(2, 1)
     root = ldf.inequality("root", lambda y, b: (y - 1).sqrt())
-    with pytest.raises(ldf.ConstraintError, match="'root': its function gave nan in row 0, column 0"):
+    with pytest.raises(ldf.ConstraintError, match="'root': its function returned nan in row 0, column 0"):
         ldf.certify([root], y, ldf.Batch(inputs=y))
     cap = ldf.inequality("cap", lambda y, b: y)
     with pytest.raises(ValueError, match="tolerance must be a number ≥ 0, got -1"):
@@ -120,7 +120,7 @@ def test_a_history_as_csv(tmp_path: Path) -> None:
         history["los"]
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_whole(tmp_path / "a", "first")
 
     def broken(*_: object) -> None:

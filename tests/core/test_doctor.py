@@ -1,4 +1,4 @@
-"""The doctor's verdicts, on histories made for the purpose and on real runs."""
+"""The doctor's verdicts, on synthetic histories and on real runs."""
 
 import math
 
@@ -55,22 +55,22 @@ def test_verdicts(verdict: str) -> None:
     assert "c: " + verdict in str(diagnosis)
 
 
-def test_a_short_history_says_so() -> None:
+def test_a_short_history_is_too_short() -> None:
     assert doctor(made([0.5] * 3, [0.1] * 3), {"c": 1e-3})["c"].verdict == "too short"
 
 
-def test_the_opponent_is_named_only_where_it_is_violated() -> None:
+def test_a_conflicting_constraint_is_named_only_if_violated() -> None:
     first, second = made([0.5] * 40, [0.2 * k for k in K], name="a"), made([0.4] * 40, [0.2 * k for k in K], name="b")
     both = History([{**x, **y} for x, y in zip(first.rows, second.rows, strict=True)])
     opposed = doctor(both, {"a": 1e-3, "b": 1e-3}, conflicts={("a", "b"): -0.98})
-    assert "pulls against 'b'" in opposed["a"].finding
-    assert "pulls against 'a'" in opposed["b"].finding
-    assert "pulls against" not in doctor(both, {"a": 1e-3, "b": 1e-3}, conflicts={("a", "b"): 0.3})["a"].finding
-    assert "pulls against" not in doctor(both, {"a": 1e-3, "b": 1.0}, conflicts={("a", "b"): -0.98})["a"].finding
+    assert "conflicts with 'b'" in opposed["a"].finding
+    assert "conflicts with 'a'" in opposed["b"].finding
+    assert "conflicts with" not in doctor(both, {"a": 1e-3, "b": 1e-3}, conflicts={("a", "b"): 0.3})["a"].finding
+    assert "conflicts with" not in doctor(both, {"a": 1e-3, "b": 1.0}, conflicts={("a", "b"): -0.98})["a"].finding
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(KeyError, match="no constraint 'x' here; there are: c"):
+    with pytest.raises(KeyError, match="no constraint 'x' in this diagnosis; it has: c"):
         doctor(HISTORIES["idle"], {"c": 1e-3})["x"]
 
 

@@ -1,4 +1,4 @@
-"""Every dual rule over every problem with a known solution: x*, λ*, and who is infeasible."""
+"""Every dual rule on every problem with a known solution: x*, λ*, and which constraints are infeasible."""
 
 import functools
 import math
@@ -18,7 +18,7 @@ CLASSICAL = ["ascent", "literal", "nupi", "augmented"]
 
 @functools.cache
 def solved(name: str, rule: str, degree: str = "violation") -> ldf.Fit:
-    """Several tests look at one solution."""
+    """Several tests share one solution."""
     (problem,) = [problem for problem in PROBLEMS if problem.name == name]
     return problem.solve(RULES[rule], degree, epochs=300)
 
@@ -51,7 +51,7 @@ def test_nu_ascent_finds_the_solution_with_larger_multipliers(problem: Problem, 
 def test_the_automatic_rule_finds_the_multipliers_of_a_quadratic_without_a_step(name: str, degree: str) -> None:
     (problem,) = [problem for problem in PROBLEMS if problem.name == name]
     done = solved(name, "auto", degree)
-    assert distance(done, problem) < 0.1  # from 1 and 2 away without the constraint
+    assert distance(done, problem) < 0.1  # without the constraint: 1 and 2
     for constraint, value in problem.multipliers.items():
         assert abs(float(done.multipliers[constraint])) == pytest.approx(abs(value), abs=0.01)
 
@@ -67,7 +67,7 @@ def test_the_doctor_names_the_infeasible_pair(rule: str, degree: str) -> None:
     assert {"above": "below", "below": "above"}[found.constraint] in found.finding
 
 
-# Without its circle the objective x₁ + x₂ has no minimum: there the automatic rule has nothing to balance against.
+# Without its circle the objective x₁ + x₂ has no minimum: the automatic rule then has no gradient to balance against.
 BOUNDED = [(p.name, rule) for p in FEASIBLE for rule in RULES if (p.name, rule) != ("circle", "auto")]
 
 
@@ -102,7 +102,7 @@ def test_augmented_grows_its_penalty_only_while_the_violation_does_not_fall() ->
     )
 
 
-def test_the_automatic_rule_warms_up_ramps_and_lets_go() -> None:
+def test_the_automatic_rule_warms_up_ramps_and_decays() -> None:
     rule = ldf.Balanced()
     state = rule.start(torch.zeros(()))
     course = []
@@ -147,7 +147,7 @@ def test_a_start_of_another_length_is_refused(multiplier: str, shape: list[int])
     cap = ldf.inequality("cap", lambda y, batch: y, multiplier=multiplier)
     lagrangian = ldf.Lagrangian([cap], ldf.Ascent(0.1, normalise=False, initial=(1.0, 2.0, 3.0)), rows=3)
     y = torch.ones(3, 2, requires_grad=True)
-    with pytest.raises(ValueError, match=re.escape(f"3 initial multipliers for a multiplier of {shape}")):
+    with pytest.raises(ValueError, match=re.escape(f"3 initial multipliers for a multiplier of shape {shape}")):
         lagrangian(y.mean(), y, ldf.Batch(ids=torch.arange(3)))
 
 
@@ -177,8 +177,8 @@ def test_the_doctor_warns_of_an_adaptive_optimiser() -> None:
         (lambda: ldf.Ascent(math.nan), "got nan"),
         (lambda: ldf.Ascent("fast"), "or a function of k, got 'fast'"),
         (lambda: ldf.Ascent(1e-2, reduce="median"), "'mean' or 'sum', got 'median'"),
-        (lambda: ldf.Ascent(1e-2, initial=0.5), r"initial = 0.5 is a λ in units of its own: say normalise=False"),
-        (lambda: ldf.Ascent(1e-2, initial=(0.0, 0.5)), r"initial = \(0.0, 0.5\) is a λ in units of its own"),
+        (lambda: ldf.Ascent(1e-2, initial=0.5), r"initial = 0.5 is in the units of λ and requires normalise=False"),
+        (lambda: ldf.Ascent(1e-2, initial=(0.0, 0.5)), r"initial = \(0.0, 0.5\) is in the units of λ"),
         (lambda: ldf.Ascent(1e-2, False, initial=math.nan), "a finite number or a tuple of them, got nan"),
         (lambda: ldf.Ascent(1e-2, False, initial=(1.0, math.inf)), r"or a tuple of them, got \(1.0, inf\)"),
         (lambda: ldf.Ascent(1e-2, False, initial=()), r"or a tuple of them, got \(\)"),

@@ -1,4 +1,4 @@
-"""What multipliers ascend by: rows that were not trained on, those of all folds together, exact rates of decisions."""
+"""What dual updates use: held-out rows, the held-out rows of all folds together, exact rates of decisions."""
 
 import numpy as np
 import pytest
@@ -45,7 +45,7 @@ def parity(exact=decided, **options) -> ldf.Constraint:
 
 @st.composite
 def rows_of_groups(draw, count: int) -> tuple[Tensor, Tensor]:
-    """Values, and which of the groups each row is in: none, one or several; groups may be empty."""
+    """Values, and the groups of each row: none, one or several; groups may be empty."""
     rows = draw(st.integers(1, 12))
     numbers = st.floats(-100, 100, allow_subnormal=False)
     values = draw(st.lists(numbers, min_size=rows, max_size=rows))
@@ -55,7 +55,7 @@ def rows_of_groups(draw, count: int) -> tuple[Tensor, Tensor]:
 
 @QUICK
 @given(data=st.data(), count=st.integers(2, 4), exact=st.sampled_from([None, decided]))
-def test_observed_rows_are_the_only_ones_that_count(data, count, exact):
+def test_only_observed_rows_count(data, count, exact):
     (before, known), (values, member) = (data.draw(rows_of_groups(count)) for _ in range(2))
     scope = ldf.Groups("member", count)
     constraints = [
@@ -81,7 +81,7 @@ def test_observed_rows_are_the_only_ones_that_count(data, count, exact):
     assert float(lagrangian.multipliers["signed"]) == pytest.approx(0.1 * float(values.sum()), abs=1e-9)
     assert row["nu_max/plain"] == max(0.0, float(values.max()))
     assert row["loss"] == pytest.approx(float(before.square().mean()))
-    if exact is None or bool(member.any(0).all()):  # an absent group keeps its mean, that of σ
+    if exact is None or bool(member.any(0).all()):  # an absent group keeps the mean of σ
         there = [mean for mean in means if mean is not None]
         filled = [np.mean(there) if mean is None else mean for mean in means] if there else [0.0] * count
         gaps = [abs(a - b) for index, a in enumerate(filled) for b in filled[index + 1 :]]
@@ -134,11 +134,11 @@ def test_pairs_and_multipliers_per_sample_stay_with_the_rows_that_were_trained_o
 
 def test_observe_needs_a_batch_before():
     lagrangian = ldf.Lagrangian([parity()], LITERAL)
-    with pytest.raises(RuntimeError, match=r"observe\(\) before the first batch"):
+    with pytest.raises(RuntimeError, match=r"observe\(\) was called before the first batch"):
         lagrangian.observe(torch.zeros(2, 1), ldf.Batch(group=torch.tensor([0, 1])))
 
 
-def test_a_pool_has_seen_what_all_of_it_have_seen():
+def test_a_pool_combines_the_rows_of_all_members():
     values = torch.tensor([[1.0, -3.0, 0.5], [-2.0, 7.0, 4.0], [0.1, -0.2, -6.0]])
     groups = torch.tensor([[0, 1, 1], [1, 0, 0], [0, 0, -1]])
     parts = [ldf.Lagrangian(mixed(), LITERAL, rows=3) for _ in values]
@@ -165,7 +165,7 @@ def test_a_pool_has_seen_what_all_of_it_have_seen():
 
 
 @pytest.mark.parametrize("exact", [decided, lambda y, batch: 100 * y])
-def test_the_loss_has_sigma_whatever_is_exact(exact):
+def test_the_loss_uses_sigma_whatever_exact_is(exact):
     group = torch.tensor([0, 0, 1, 1, 1])
     lagrangians = [ldf.Lagrangian([parity(one)], ldf.Fixed(2.0)) for one in (None, exact)]
     for number in range(6):
@@ -185,7 +185,7 @@ def test_the_loss_has_sigma_whatever_is_exact(exact):
 
 
 @pytest.mark.parametrize("rule", [LITERAL, ldf.Ascent(0.1)], ids=repr)
-def test_multipliers_ascend_by_exact_rates_in_the_units_of_sigma(rule):
+def test_dual_updates_use_exact_rates_in_the_units_of_sigma(rule):
     group = torch.tensor([0, 0, 0, 0, 1, 1])
     batches = [[3.0, -0.1, -0.2, -4.0, 0.3, -0.4], [-3.0, -0.5, -0.6, -4.0, 0.7, 0.8]]
     smooth, exact = (ldf.Lagrangian([parity(one)], rule) for one in (None, decided))
@@ -215,14 +215,14 @@ def test_processes_share_running_means_of_sigma_only():
 
 
 def test_bad_exact_is_refused():
-    with pytest.raises(TypeError, match="'c': exact must be a function, and goes with a constraint on groups"):
+    with pytest.raises(TypeError, match="'c': exact must be a function, and requires scope=Groups"):
         ldf.inequality("c", same, exact=decided)
     with pytest.raises(TypeError, match="'c': exact must be a function"):
         ldf.equality("c", same, scope=ldf.Groups("group", 2), exact=0.5)
     group = torch.tensor([0, 1])
     for exact, message in (
         (lambda y, b: y > 0, r"'parity': its function must return a floating tensor.*got \[2, 1\] torch.bool"),
-        (lambda y, b: y[:1], r"'parity': its function must return \[2, k\], a row per sample, got \[1, 1\]"),
+        (lambda y, b: y[:1], r"'parity': its function must return \[2, k\], one row per sample, got \[1, 1\]"),
     ):
         with pytest.raises(ldf.ConstraintError, match=message):
             step(ldf.Lagrangian([parity(exact)], LITERAL), [1.0, 2.0], group=group)
@@ -236,7 +236,7 @@ def test_bad_exact_is_refused():
 
 
 def people(rows: int = 48, seed: int = 0) -> dict[str, Tensor]:
-    """Inputs, a label, and a group that goes with the first input."""
+    """Inputs, a label, and a group that depends on the first input."""
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(rows, 3, generator=generator, dtype=torch.float64)
     group = (inputs[:, 0] + torch.randn(rows, generator=generator) > 0).long()
@@ -294,7 +294,7 @@ def test_multipliers_are_those_of_the_held_out_rows(update_every: int | None, up
 
 
 @pytest.mark.parametrize("update_every", [None, 2])
-def test_every_ascent_is_by_the_model_as_it_is_then(update_every: int | None) -> None:
+def test_every_dual_update_uses_the_current_model(update_every: int | None) -> None:
     seen: list[dict[str, float]] = []
 
     class Watched(ldf.Lagrangian):
@@ -315,7 +315,7 @@ def test_every_ascent_is_by_the_model_as_it_is_then(update_every: int | None) ->
         assert done.history[f"val_nu_mean/{name}"] == pytest.approx(last), "looked at the same rows and weights"
 
 
-def test_rows_that_are_trained_on_move_no_multiplier() -> None:
+def test_training_rows_do_not_update_multipliers() -> None:
     data = people()
     free = {"inputs": torch.ones(9, 3).double(), "group": torch.zeros(9, dtype=torch.int64)}
     before = fit(data, optimizer=still)
@@ -330,7 +330,7 @@ def test_rows_that_are_trained_on_move_no_multiplier() -> None:
             assert torch.equal(before.multipliers[name], after.multipliers[name]) is equal
 
 
-def test_held_out_rows_move_nothing_but_multipliers() -> None:
+def test_held_out_rows_update_only_multipliers() -> None:
     options = {"constraints": constraints()[:1], "epochs": 3}
     fixed = [fit(people(), ldf.Fixed(2.0), ascend_on=on, **options) for on in ("training", "held-out")]
     moved = [fit(people(), LITERAL, ascend_on=on, **options) for on in ("training", "held-out")]
@@ -341,7 +341,7 @@ def test_held_out_rows_move_nothing_but_multipliers() -> None:
 
 
 @pytest.mark.parametrize("loader", [False, True])
-def test_validation_data_of_their_own_are_held_out(loader: bool) -> None:
+def test_separate_validation_data_are_held_out(loader: bool) -> None:
     data, other = people(), people(20, seed=5)
 
     class Named(DataLoader):
@@ -392,7 +392,7 @@ def many(data: dict[str, Tensor], **options) -> list[ldf.Fit]:
 
 
 @pytest.mark.parametrize("subsets", [None, [torch.arange(40), torch.arange(9, 49)]])
-def test_folds_ascend_together_by_rows_that_none_of_them_knows(subsets: list[Tensor] | None) -> None:
+def test_folds_share_dual_updates_from_their_held_out_rows(subsets: list[Tensor] | None) -> None:
     data = people(50)
     runs = many(data, ascend_on="held-out", lr=0.03, subsets=subsets)
     assert [run.label["fold"] for run in runs] == [0, 1, 2] * 4
@@ -417,7 +417,7 @@ def test_folds_ascend_together_by_rows_that_none_of_them_knows(subsets: list[Ten
 
 
 def test_the_weights_of_a_fold_follow_from_the_shared_multipliers() -> None:
-    """Given the multipliers of every epoch, whatever they came from, the same steps are taken."""
+    """Given the same multipliers in every epoch, training takes the same steps."""
     data = people(48)
     options = {"constraints": constraints()[:1], "batch_size": 8, "seeds": [3], "epochs": 3, "factory": plain}
     runs = many(data, ascend_on="held-out", duals=[LITERAL], **options)
@@ -435,7 +435,7 @@ def test_the_weights_of_a_fold_follow_from_the_shared_multipliers() -> None:
     assert course[1] < course[2] < course[3]
 
 
-def test_folds_that_ascend_by_training_rows_keep_to_themselves() -> None:
+def test_folds_updated_by_training_rows_are_independent() -> None:
     data = people(48)
     runs = many(data, seeds=[3], duals=[LITERAL], factory=plain, optimizer=still)
     for run in runs:
@@ -447,7 +447,7 @@ def test_folds_that_ascend_by_training_rows_keep_to_themselves() -> None:
     assert len({float(run.multipliers["cap"]) for run in runs}) == 3
 
 
-def test_runs_with_a_share_held_out_each_ascend_for_themselves() -> None:
+def test_runs_with_held_out_fractions_are_independent() -> None:
     data = people(48)
     runs = many(data, folds=None, validation=0.25, ascend_on="held-out", factory=plain, optimizer=still, epochs=2)
     for run in runs:

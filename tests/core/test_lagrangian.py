@@ -1,4 +1,4 @@
-"""The Lagrangian loss and the multipliers' ascent, against plain torch and against the paper's formulas by hand."""
+"""The Lagrangian loss and the dual updates, compared with plain torch and with the paper's formulas by hand."""
 
 import copy
 import io
@@ -40,7 +40,7 @@ def by_hand(kind, sigma, slack=0.0):
 
 
 def rounded(nu, lagrangian):
-    """ν, or Huber's function of it where the rule rounds ν off; its knee is a column's in the first block."""
+    """ν, or its Huber function if the rule smooths ν; the knee is that of a column in the first block."""
     knee = lagrangian.blocks[0].knee
     return torch.where(nu < knee, nu.square() / (2 * knee.clamp_min(1e-300)), nu - 0.5 * knee)
 
@@ -108,7 +108,7 @@ def test_plain_degree_of_an_inequality_is_projected():
     for value in (3.0, -1.0, -4.0, 1.0):
         step(lagrangian, [[value], [value]])
         row = lagrangian.ascend()
-        assert row["nu_mean/c"] == max(0.0, value)  # the history shows the violation, whatever λ ascends by
+        assert row["nu_mean/c"] == max(0.0, value)  # the history shows the violation, whatever the dual update uses
         found.append(lagrangian.multipliers["c"].item())
     assert found == pytest.approx([0.6, 0.4, 0.0, 0.2])
 
@@ -131,7 +131,7 @@ def test_plain_degree_with_slack():
         ldf.equality("near", same, degree="satisfiability", slack=1.0),
     ]
     lagrangian = ldf.Lagrangian(both, ldf.Ascent(1.0, normalise=False))
-    step(lagrangian, [[3.0], [0.5], [-2.5]])  # σ − 1: 2, −0.5, −3.5; σ drawn towards 0: 2, 0, −1.5
+    step(lagrangian, [[3.0], [0.5], [-2.5]])  # σ − 1: 2, −0.5, −3.5; σ shrunk towards 0: 2, 0, −1.5
     lagrangian.ascend()
     assert lagrangian.multipliers["below"].item() == 0.0  # [−2]₊
     assert lagrangian.multipliers["near"].item() == pytest.approx(0.5)
@@ -213,7 +213,7 @@ def test_augmented_by_hand():
 
 def test_normalised_ascent_by_hand():
     # σ = 5·y on two rows and a loss with gradient y: S = 5, u = ‖y‖/‖(2.5, 2.5)‖ from the first batch of the run, which
-    # keeps the constraint.
+    # satisfies the constraint.
     lagrangian = ldf.Lagrangian([ldf.inequality("c", lambda y, batch: 5 * y)], ldf.Ascent(0.1))
     step(lagrangian, [[-1.0], [-2.0]])
     step(lagrangian, [[7.0], [3.0]])
@@ -222,21 +222,21 @@ def test_normalised_ascent_by_hand():
     assert lagrangian.multipliers["c"].item() == pytest.approx(0.1 * unit * (35 + 15) / 4 / 5)
 
 
-def test_auto_step_waits_rises_and_falls():
+def test_auto_warms_up_rises_and_falls():
     lagrangian = ldf.Lagrangian([ldf.inequality("c", centred)], ldf.Balanced(), updates=10)
-    pulls = []
+    values = []
     for epoch in range(10):
         value = 3.0 if epoch < 6 else 0.5
         step(lagrangian, [[value], [value]])
         lagrangian.ascend()
-        pulls.append(float(lagrangian.multiplier_list[0].multiplier))
-    assert pulls[:2] == [0.0, 0.0]  # warm-up: 30 % of the run
-    assert pulls[2:6] == pytest.approx([1 / 3, 2 / 3, 1.0, 1.0])
-    assert pulls[6:] == pytest.approx([0.9, 0.81, 0.729, 0.6561])
+        values.append(float(lagrangian.multiplier_list[0].multiplier))
+    assert values[:2] == [0.0, 0.0]  # warm-up: 30 % of the run
+    assert values[2:6] == pytest.approx([1 / 3, 2 / 3, 1.0, 1.0])
+    assert values[6:] == pytest.approx([0.9, 0.81, 0.729, 0.6561])
     assert lagrangian.settled()
 
 
-def test_auto_pulls_no_harder_than_the_loss():
+def test_the_gradient_of_auto_is_at_most_that_of_the_loss():
     constraints = [ldf.inequality("a", lambda y, batch: 100 * y), ldf.equality("b", lambda y, batch: y.square() + 1)]
     lagrangian = ldf.Lagrangian(constraints, ldf.Balanced(strength=0.5), updates=2)
     y = torch.tensor([[1.0], [2.0], [0.5], [4.0]], dtype=torch.float64, requires_grad=True)
@@ -245,8 +245,8 @@ def test_auto_pulls_no_harder_than_the_loss():
         penalty = lagrangian((task * y).sum(), y, ldf.Batch()) - (task * y).sum()
         if int(lagrangian.updates) < 2:
             lagrangian.ascend()
-    pull = torch.autograd.grad(penalty, y)[0].norm().item()
-    assert pull == pytest.approx(0.5 * task.norm().item())  # both pull alike, so that the cut is at work
+    norm = torch.autograd.grad(penalty, y)[0].norm().item()
+    assert norm == pytest.approx(0.5 * task.norm().item())  # the gradients have equal signs, so clipping is active
 
 
 @QUICK
@@ -261,14 +261,14 @@ def test_sample_multipliers_do_not_depend_on_the_order_of_rows(order, size, epoc
             step(lagrangian, sigma[ids], ids=ids)
         lagrangian.ascend()
     torch.testing.assert_close(lagrangian.multipliers["c"], 0.1 * epochs * sigma.clamp_min(0))
-    # The loss of a batch weighs each row's ν by that row's own λ.
+    # The loss of a batch weights each row's ν by that row's own λ.
     ids = torch.tensor(order)[:3]
     loss, y = step(lagrangian, sigma[ids], ids=ids)
     penalty = 0.1 * epochs * sigma[ids].clamp_min(0).square().sum() / 3
     assert (loss - y.square().mean()).item() == pytest.approx(penalty.item(), abs=1e-9)
 
 
-def test_a_row_has_its_own_multiplier_only():
+def test_a_row_uses_only_its_own_multiplier():
     first = torch.tensor([[3.0], [0.5], [2.0], [-1.0]], dtype=torch.float64)
     second = first.clone()
     second[2] = 40.0
@@ -282,7 +282,7 @@ def test_a_row_has_its_own_multiplier_only():
     others = [0, 1, 3, 4]
     assert torch.equal(found[0][others], found[1][others])
     assert found[1][2].item() == pytest.approx(4.0)
-    assert found[0][4].item() == 0.0  # a row that never came
+    assert found[0][4].item() == 0.0  # a row in no batch
 
 
 def test_sample_mean_counts_a_rows_own_visits():
@@ -354,7 +354,7 @@ def test_augmented_adds_half_rho_nu_squared(batches, kind, rho):
 
 @QUICK
 @given(batches=two_batches(), kind=st.sampled_from(["inequality", "equality"]))
-def test_auto_rounds_violations_off_at_their_mean(batches, kind):
+def test_auto_smooths_violations_up_to_their_mean(batches, kind):
     before, now = batches
     lagrangian = ldf.Lagrangian([make(kind, multiplier="column", tolerance=1e-6)], ldf.Balanced(), updates=1)
     step(lagrangian, before)
@@ -399,7 +399,7 @@ def test_gradient_against_finite_differences(rule, multiplier):
         lagrangian(y.square().mean(), y, batch)
         lagrangian.ascend()
     lagrangian.eval()
-    lagrangian.limit.fill_(math.inf)  # the cut of dual="auto" changes the gradient, and is tested above
+    lagrangian.limit.fill_(math.inf)  # the clipping of dual="auto" changes the gradient; it is tested above
     assert all(bool((value != 0).any()) for value in lagrangian.multipliers.values())
     assert torch.autograd.gradcheck(lambda y: lagrangian(y.square().mean(), y, batch), (y,), atol=1e-6)
 
@@ -413,7 +413,7 @@ def test_predictions_may_be_a_mapping():
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_a_loss_without_second_derivative(rule):
-    """The CTC loss, for one, has none in torch."""
+    """For example, the CTC loss has none in torch."""
     lagrangian = ldf.Lagrangian([ldf.inequality("c", lambda y, batch: y[..., 0])], rule, updates=1)
     y = torch.tensor([[[0.5, 1.0, 0.2]], [[0.1, -1.0, 0.4]]], requires_grad=True)
     loss = nn.functional.ctc_loss(y.log_softmax(-1), torch.tensor([[1]]), torch.tensor([2]), torch.tensor([1]))
@@ -457,7 +457,7 @@ def trained(rule, scale=1.0, loss_scale=1.0, epochs=10):
 def test_units_do_not_matter(rule, scale, loss_scale):
     weights, multipliers = trained(rule)
     free, _ = trained(None)
-    assert (weights - free).abs().max() > 1e-2  # the constraints do pull
+    assert (weights - free).abs().max() > 1e-2  # the constraints have an effect
     again, scaled = trained(rule, scale, loss_scale)
     torch.testing.assert_close(again, weights, rtol=1e-6, atol=1e-9)
     for name, value in multipliers.items():
@@ -516,7 +516,7 @@ def test_a_rule_for_each_name():
     assert found == {"g": 0.5, "h": 8.0, "f": 7.0}
 
 
-def test_no_dual_watches_and_enforces_nothing():
+def test_no_dual_monitors_and_enforces_nothing():
     lagrangian = ldf.Lagrangian([ldf.inequality("c", same), ldf.equality("d", same)], dual=None)
     for _ in range(3):
         loss, y = step(lagrangian, [[1.0], [-3.0]])
@@ -615,7 +615,7 @@ def everything(rule):
 
 
 def advance(lagrangian, start, stop):
-    """Batches number start … stop − 1, three an epoch; all losses, rows of history and multipliers."""
+    """Batches start … stop − 1, three per epoch; returns all losses, history rows and multipliers."""
     found = []
     for number in range(start, stop):
         generator = torch.Generator().manual_seed(number)
@@ -634,7 +634,7 @@ def advance(lagrangian, start, stop):
 
 @pytest.mark.parametrize("rule", [LITERAL, ldf.Fixed(0.5), *RULES], ids=repr)
 @pytest.mark.parametrize("stop", [1, 3, 5, 14, 15])
-def test_state_goes_on_bit_for_bit(rule, stop):
+def test_state_resumes_bit_for_bit(rule, stop):
     lagrangian = everything(rule)
     advance(lagrangian, 0, stop)
     file = io.BytesIO()
@@ -662,7 +662,7 @@ def test_state_of_other_constraints_is_refused():
     lagrangian = everything(LITERAL)
     advance(lagrangian, 0, 3)
     fresh = ldf.Lagrangian([ldf.inequality("c", same)], LITERAL)
-    with pytest.raises(ValueError, match=r"of the constraints \['whole', .*\]; here are \['c'\]"):
+    with pytest.raises(ValueError, match=r"has the constraints \['whole', .*\], this Lagrangian has \['c'\]"):
         fresh.load_state_dict(lagrangian.state_dict())
 
 
@@ -674,7 +674,7 @@ def test_rules_can_be_copied_and_pickled(rule):
 
 
 @pytest.mark.parametrize("rule", [LITERAL, *RULES], ids=repr)
-def test_a_deep_copy_goes_on_alike(rule):
+def test_a_deep_copy_continues_identically(rule):
     lagrangian = everything(rule)
     advance(lagrangian, 0, 13)
     twin = copy.deepcopy(lagrangian)
@@ -691,7 +691,7 @@ def test_auto_is_the_rule_without_a_step():
 
 
 class Doubling(ldf.Dual):
-    """A rule of someone else's, of one method: λ ← 2λ + ν."""
+    """A custom rule with one method: λ ← 2λ + ν."""
 
     def update(self, state, violation, moment):
         state["multiplier"].mul_(2).add_(violation)
@@ -725,11 +725,11 @@ def loss_of(sigma, rule=LITERAL, values=((1.0, 2.0), (3.0, 4.0), (5.0, 6.0)), id
 @pytest.mark.parametrize(
     ("sigma", "message"),
     [
-        (lambda y, batch: y.sum(1), r"constraint 'limit'.*\[rows, k\], got \[3\] torch.float64; keepdim=True"),
+        (lambda y, batch: y.sum(1), r"constraint 'limit'.*\[rows, k\], got \[3\] torch.float64; use keepdim=True"),
         (lambda y, batch: y.sum(), r"constraint 'limit'.*got \[\] torch.float64"),
         (lambda y, batch: y[None], r"constraint 'limit'.*got \[1, 3, 2\]"),
-        (lambda y, batch: y[:2], r"constraint 'limit'.*\[3, k\], a row per sample, got \[2, 2\]"),
-        (lambda y, batch: y[:, :0], r"constraint 'limit'.*\[3, k\], a row per sample, got \[3, 0\]"),
+        (lambda y, batch: y[:2], r"constraint 'limit'.*\[3, k\], one row per sample, got \[2, 2\]"),
+        (lambda y, batch: y[:, :0], r"constraint 'limit'.*\[3, k\], one row per sample, got \[3, 0\]"),
         (lambda y, batch: (y > 0).long(), r"constraint 'limit'.*floating tensor.*got \[3, 2\] torch.int64"),
         (lambda y, batch: y > 0, r"constraint 'limit'.*floating tensor.*got \[3, 2\] torch.bool"),
         (lambda y, batch: 3.0, r"constraint 'limit'.*floating tensor of shape \[rows, k\], got float"),
@@ -811,7 +811,7 @@ def test_the_number_of_columns_must_stay():
     y = torch.ones(3, 2, requires_grad=True)
     lagrangian(y.mean(), y, ldf.Batch())
     wider = torch.ones(3, 4, requires_grad=True)
-    with pytest.raises(ldf.ConstraintError, match=r"constraint 'a'.*2 columns at first and 4 now"):
+    with pytest.raises(ldf.ConstraintError, match=r"constraint 'a'.*2 columns before and 4 now"):
         lagrangian(wider.mean(), wider, ldf.Batch())
 
 
@@ -820,7 +820,7 @@ def test_names():
         ldf.Lagrangian([ldf.inequality("c", same), ldf.equality("c", same)], LITERAL)
     with pytest.raises(ValueError, match="non-empty string, got ''"):
         ldf.inequality("", same)
-    with pytest.raises(TypeError, match=r"made by ldf.inequality and ldf.equality, got function"):
+    with pytest.raises(TypeError, match=r"create constraints with ldf.inequality or ldf.equality, got function"):
         ldf.Lagrangian([same], LITERAL)
     with pytest.raises(TypeError, match="constraint 'c': σ must be a function"):
         ldf.inequality("c", torch.zeros(2, 1))
@@ -846,7 +846,7 @@ def test_steps(rule, bad):
 
 
 def test_more_about_steps():
-    with pytest.raises(ValueError, match="a number > 0 or a function of k, got 'auto'; without a step: dual='auto'"):
+    with pytest.raises(ValueError, match="a number > 0 or a function of k, got 'auto'; dual='auto' needs no step"):
         ldf.Ascent("auto")
     with pytest.raises(ValueError, match="reduce must be 'mean' or 'sum', got 'max'"):
         ldf.Ascent(0.1, reduce="max")
@@ -913,20 +913,20 @@ def test_auto_step_needs_the_number_of_updates():
 
 def test_ascend_needs_a_batch():
     lagrangian = ldf.Lagrangian([ldf.inequality("c", same)], LITERAL)
-    with pytest.raises(RuntimeError, match="multipliers are there once a batch has been seen"):
+    with pytest.raises(RuntimeError, match="there are no multipliers before the first batch"):
         _ = lagrangian.multipliers
-    with pytest.raises(RuntimeError, match=r"ascend\(\) without any batch"):
+    with pytest.raises(RuntimeError, match=r"ascend\(\) was called without a batch"):
         lagrangian.ascend()
     step(lagrangian, [[1.0]])
     lagrangian.ascend()
-    with pytest.raises(RuntimeError, match=r"ascend\(\) without any batch since the last one"):
+    with pytest.raises(RuntimeError, match=r"ascend\(\) was called without a batch since the last one"):
         lagrangian.ascend()
 
 
 def test_missing_pairs():
     pairs = ldf.Pairs(torch.tensor([[0, 1]]), name="order")
     lagrangian = ldf.Lagrangian([ldf.inequality("limit", lambda y, batch: y[0] - y[1], scope=pairs)], LITERAL)
-    with pytest.raises(ValueError, match=r"constraint 'limit' stands on pairs 'order'.*pairs="):
+    with pytest.raises(ValueError, match=r"constraint 'limit' needs pairs 'order'.*pairs="):
         step(lagrangian, [[1.0], [2.0]])
     step(lagrangian, [[1.0], [2.0]], pairs=(torch.ones(2, 1, 1, dtype=torch.float64), ldf.Batch()))
     lagrangian.ascend()
@@ -944,7 +944,7 @@ def test_the_loss_must_depend_on_the_predictions():
         ldf.Lagrangian([ldf.inequality("c", same)], ldf.Ascent(0.1))(logits.mean(), logits.detach(), ldf.Batch())
 
 
-def test_a_measurement_that_failed_is_made_again():
+def test_a_failed_measurement_is_repeated():
     logits = torch.ones(3, 1, requires_grad=True)
     lagrangian = ldf.Lagrangian([ldf.inequality("c", same)], ldf.Ascent(0.1))
     for _ in range(2):
@@ -957,7 +957,7 @@ def test_a_measurement_that_failed_is_made_again():
 
 @pytest.mark.parametrize("rule", [LITERAL, ldf.Fixed(0.5), None], ids=repr)
 def test_literal_rules_measure_nothing(rule):
-    """What the message above advises: without units to measure, the loss may come from elsewhere."""
+    """As the message above advises: without units to measure, the loss need not depend on the predictions."""
     logits = torch.ones(3, 1, requires_grad=True)
     lagrangian = ldf.Lagrangian([ldf.inequality("c", same)], rule)
     loss = lagrangian(logits.mean(), logits.sigmoid(), ldf.Batch())

@@ -1,4 +1,4 @@
-"""What rows that are only observed must leave alone, and what tells two problems with held-out rows apart."""
+"""What observed rows must not change, and what distinguishes two problems with held-out rows."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def fit(constraint, **options):
     return ldf.fit(nn.Linear(3, 1).double(), (X, T), loss=mse, constraints=[constraint], **options)
 
 
-def test_observed_rows_leave_the_gradient_of_groups_alone():
+def test_observed_rows_do_not_change_the_gradient_of_groups():
     found = []
     for held in (False, True):
         lagrangian = ldf.Lagrangian([ldf.equality("p", lambda y, b: y, scope=ldf.Groups("g", 2))], ldf.Fixed(1.0))
@@ -34,7 +34,7 @@ def test_observed_rows_leave_the_gradient_of_groups_alone():
     assert found[0] == found[1] == [-0.5, -0.5, 0.5, 0.5]
 
 
-def test_fixed_multipliers_train_alike_whatever_they_would_ascend_by():
+def test_fixed_multipliers_do_not_depend_on_ascend_on():
     a, b = (fit(PARITY, dual=ldf.Fixed(1.0), ascend_on=on) for on in ("training", "held-out"))
     assert torch.equal(a.model.weight, b.model.weight)
 
@@ -107,7 +107,7 @@ def test_a_negative_start_is_projected():
     assert float(lagrangian.multipliers["d"]) >= -1
 
 
-def test_a_group_without_observed_rows_is_compared_with_nothing():
+def test_a_group_without_observed_rows_is_not_compared():
     c = ldf.equality("c", lambda y, b: y.sigmoid(), scope=ldf.Groups("g", 2), exact=lambda y, b: (y > 0).double())
     lagrangian = ldf.Lagrangian([c], LITERAL)
     y = torch.tensor([[0.1], [0.1]], dtype=D, requires_grad=True)

@@ -105,7 +105,7 @@ def test_labels_by_tensor_name_and_function_agree():
         assert lagrangian.ascend()["nu_mean/parity"] == pytest.approx(4.5)
 
 
-def test_rows_in_no_group_neither_count_nor_are_pulled():
+def test_rows_in_no_group_do_not_count_and_get_no_gradient():
     lagrangian = parity(ldf.Groups("group", 2), ldf.Fixed(1.0))
     penalty, gradient = step(lagrangian, [1.0, 3.0, 1000.0], group=torch.tensor([0, 1, -1]))
     assert penalty == pytest.approx(2.0)
@@ -151,8 +151,8 @@ def test_plain_degree_on_groups_is_signed():
 )
 def test_groups_that_are_absent_never_give_nan(rule):
     batches = [
-        ([1.0, 2.0], [0, 0]),  # group 1 and 2 not seen so far
-        ([3.0, 4.0], [-1, -1]),  # nobody in any group
+        ([1.0, 2.0], [0, 0]),  # groups 1 and 2 not seen so far
+        ([3.0, 4.0], [-1, -1]),  # no row in any group
         ([5.0, 9.0], [1, 0]),
     ]
     for order in ([0, 1, 2], [1, 2, 0], [0], [1, 0]):
@@ -169,7 +169,7 @@ def test_groups_that_are_absent_never_give_nan(rule):
 
 
 @pytest.mark.parametrize("rule", [LITERAL, ldf.Ascent(0.1), ldf.Augmented(), ldf.Balanced()], ids=repr)
-def test_an_epoch_with_nobody_in_any_group(rule):
+def test_an_epoch_with_no_row_in_any_group(rule):
     lagrangian = parity(ldf.Groups("group", 2), rule)
     nobody, both = torch.tensor([-1, -1]), torch.tensor([0, 1])
     step(lagrangian, [1.0, 4.0], group=nobody)
@@ -177,7 +177,7 @@ def test_an_epoch_with_nobody_in_any_group(rule):
     assert row["nu_mean/parity"] == row["lambda/parity"] == 0.0
     for labels in (both, nobody, both):
         step(lagrangian, [1.0, 4.0], group=labels)
-        assert lagrangian.ascend()["nu_mean/parity"] == pytest.approx(3.0)  # the last means known
+        assert lagrangian.ascend()["nu_mean/parity"] == pytest.approx(3.0)  # the last known means
     assert bool(torch.isfinite(lagrangian.multipliers["parity"]).all())
 
 
@@ -190,7 +190,7 @@ def test_a_group_never_seen_is_no_violation():
         assert lagrangian.ascend()["nu_mean/parity"] == 0.0
 
 
-def test_an_absent_group_keeps_its_mean_and_is_not_pulled():
+def test_an_absent_group_keeps_its_mean_and_gets_no_gradient():
     lagrangian = parity(ldf.Groups("group", 2), ldf.Fixed(1.0))
     step(lagrangian, [1.0, 4.0], group=torch.tensor([0, 1]))
     penalty, gradient = step(lagrangian, [1.0, 1.0], group=torch.tensor([0, 0]))
@@ -208,7 +208,7 @@ def test_gradient_of_a_full_batch_against_finite_differences():
 
 
 @pytest.mark.parametrize("sizes", [(300, 100), (960, 64), (12000, 1200)])
-def test_batches_pull_as_the_whole_would_on_average(sizes):
+def test_batch_gradients_average_to_the_full_gradient(sizes):
     """Averaged over the batches of an epoch, the gradient is that of |mean₁ − mean₀| over all rows."""
     labels = torch.cat([torch.zeros(sizes[0]), torch.ones(sizes[1])]).long()
     generator = torch.Generator().manual_seed(0)
@@ -235,7 +235,7 @@ def test_group_multipliers_weigh_every_comparison():
     step(lagrangian, [0.0, 1.0, 3.0], group=labels)
     lagrangian.ascend()
     assert lagrangian.multipliers["parity"].tolist() == [1.0, 3.0, 2.0]
-    lagrangian.blocks[0].running_counts.zero_()  # forget the batch before
+    lagrangian.blocks[0].running_counts.zero_()  # forget the previous batch
     lagrangian.blocks[0].running_sums.zero_()
     penalty, _ = step(lagrangian, [5.0, 5.0, 1.0], group=labels)
     assert penalty == pytest.approx(1 * 0 + 3 * 4 + 2 * 4)
@@ -261,7 +261,7 @@ def test_bad_groups():
     with pytest.raises(AttributeError, match="no column 'sex'; it has: age"):
         step(parity(ldf.Groups("sex", 2)), [1.0, 2.0], age=torch.tensor([1, 2]))
     with pytest.raises(
-        ldf.ConstraintError, match=r"constraint 'parity': compare must give a vector \[q\].*got \[2, 1\]"
+        ldf.ConstraintError, match=r"constraint 'parity': compare must return a vector \[q\].*got \[2, 1\]"
     ):
         step(parity(ldf.Groups("sex", 2, compare=lambda means: means)), [1.0, 2.0], sex=torch.tensor([0, 1]))
 
@@ -274,7 +274,7 @@ def test_membership_must_fit_the_count():
 def test_the_number_of_statistics_must_stay():
     lagrangian = parity(ldf.Groups("group", 2))
     step(lagrangian, [1.0, 2.0], group=torch.tensor([0, 1]))
-    with pytest.raises(ldf.ConstraintError, match=r"constraint 'parity'.*1 columns at first and 2 now"):
+    with pytest.raises(ldf.ConstraintError, match=r"constraint 'parity'.*1 columns before and 2 now"):
         step(lagrangian, [[1.0, 2.0], [3.0, 4.0]], group=torch.tensor([0, 1]))
 
 
@@ -282,7 +282,7 @@ def test_the_number_of_statistics_must_stay():
 
 
 def pair_step(lagrangian, table, scope, numbers, **columns):
-    """One batch of these pairs; the predictions are a table looked up by row."""
+    """One batch of these pairs; predictions are looked up by row in a table."""
     first, second = scope.indices[numbers].unbind(1)
     y = table.clone().requires_grad_()
     both = torch.stack([y[first], y[second]])
@@ -337,7 +337,7 @@ def test_several_sets_of_pairs_by_name():
     lagrangian = ldf.Lagrangian(constraints, LITERAL)
     y = torch.tensor([[3.0], [1.0], [-8.0]], requires_grad=True)
     sides = {"near": (y[[0, 1]][:, None], ldf.Batch()), "far": (y[[0, 2]][:, None], ldf.Batch())}
-    with pytest.raises(ValueError, match=r"2 sets of pairs, \['far', 'near'\]: give a mapping by name"):
+    with pytest.raises(ValueError, match=r"2 sets of pairs, \['far', 'near'\]: pass a mapping by name"):
         lagrangian(y.mean(), y, ldf.Batch(), pairs=sides["near"])
     lagrangian(y.mean(), y, ldf.Batch(), pairs=sides)
     row = lagrangian.ascend()
@@ -370,7 +370,7 @@ def test_bad_pairs():
         ldf.Pairs(torch.tensor([[0, -1]]))
     scope = ldf.Pairs(torch.tensor([[0, 1], [1, 0]]))
     lagrangian = ldf.Lagrangian([ldf.inequality("order", lambda y, batch: y[0, :1], scope=scope)], LITERAL)
-    with pytest.raises(ldf.ConstraintError, match=r"constraint 'order'.*\[2, k\], a row per pair, got \[1, 1\]"):
+    with pytest.raises(ldf.ConstraintError, match=r"constraint 'order'.*\[2, k\], one row per pair, got \[1, 1\]"):
         pair_step(lagrangian, torch.zeros(2, 1, dtype=torch.float64), scope, torch.tensor([0, 1]))
     unnumbered = ldf.inequality("order", lambda y, batch: y[0], scope=scope, multiplier="sample")
     y = torch.ones(2, 2, 1, requires_grad=True)
@@ -380,7 +380,7 @@ def test_bad_pairs():
 
 @QUICK
 @given(count=st.integers(1, 30), batches=st.integers(1, 12), seed=st.integers(0, 100))
-def test_pair_batches_hand_out_every_pair_once(count, batches, seed):
+def test_pair_batches_yield_every_pair_once(count, batches, seed):
     pairs = ldf.Pairs(torch.arange(2 * count).reshape(count, 2))
     sampler, twin = ldf.PairBatches(pairs, batches, seed=seed), ldf.PairBatches(pairs, batches, seed=seed)
     orders = []

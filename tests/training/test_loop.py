@@ -337,13 +337,13 @@ def test_bad_input_is_refused_at_once(options: dict, message: str) -> None:
 
 def test_pairs_and_groups_that_do_not_fit_the_data_are_refused() -> None:
     far = ldf.inequality("far", lambda y, p: y[0] - y[1], scope=ldf.Pairs(torch.tensor([[0, 600]])))
-    with pytest.raises(ValueError, match="'far': pair of row 600, but the data have 512 rows"):
+    with pytest.raises(ValueError, match="'far': a pair has row 600, but the data have 512 rows"):
         fit(ldf.Ascent(0.1), constraints=[far])
     few = ldf.equality("few", lambda y, b: y, scope=ldf.Groups(torch.zeros(7, dtype=torch.int64), 2))
     with pytest.raises(ValueError, match="'few': 7 group labels for 512 rows"):
         fit(ldf.Ascent(0.1), constraints=[few])
     names = ldf.Groups(torch.zeros(512, dtype=torch.int64), 2, names=["women", "men"])
-    with pytest.raises(ValueError, match="'one': group 'men' has no row to train on"):
+    with pytest.raises(ValueError, match="'one': group 'men' has no training rows"):
         fit(ldf.Ascent(0.1), constraints=[ldf.equality("one", lambda y, b: y, scope=names)])
 
 

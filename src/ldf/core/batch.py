@@ -1,4 +1,4 @@
-"""Rows of data: what a constraint's function sees, and the data set in memory that hands them out."""
+"""Batches of rows, as passed to constraint functions, and the in-memory data set they come from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Batch:
-    """Some rows of a data set, its columns as attributes: `batch.inputs`, `batch.targets`, `batch.ids`, your own.
+    """Rows of a data set, with columns as attributes: `batch.inputs`, `batch.targets`, `batch.ids` and your own.
 
     >>> batch = Batch(inputs=torch.zeros(3, 2), ids=torch.arange(3), sex=torch.tensor([0, 1, 1]))
     >>> batch.sex.tolist(), batch.rows
@@ -58,7 +58,7 @@ def tree_map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
 
 
 def leaves(tree: Any) -> list[Tensor]:
-    """The tensors that predictions are made of."""
+    """All tensors in a predictions tree, as a list."""
     if isinstance(tree, Tensor):
         return [tree]
     if isinstance(tree, Mapping):
@@ -67,12 +67,12 @@ def leaves(tree: Any) -> list[Tensor]:
 
 
 def pick(tree: Any, index: Any) -> Any:
-    """The same rows, or the same slice, of all tensors that predictions are made of."""
+    """Index every tensor in a predictions tree with the same rows or slice."""
     return tree_map(lambda leaf: leaf[index], tree)
 
 
 def free(predictions: Any) -> Any:
-    """The same values as the start of a graph of their own."""
+    """The same values, detached, as leaves of a new autograd graph."""
     return tree_map(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()), predictions)
 
 
@@ -82,7 +82,7 @@ def rows_of(predictions: Any, dim: int = 0) -> int:
 
 
 def as_batch(item: Any) -> Batch:
-    """A batch from what a DataLoader hands out: (inputs, targets), (inputs, targets, ids), a mapping or a Batch.
+    """A batch from an item of a DataLoader: (inputs, targets), (inputs, targets, ids), a mapping or a Batch.
 
     >>> as_batch((torch.zeros(2, 1), torch.ones(2))).targets
     tensor([1., 1.])
@@ -99,11 +99,11 @@ def as_batch(item: Any) -> Batch:
 
 
 class Data:
-    """A data set in memory: n labelled rows, then any number of rows without targets; row numbers are the ids.
+    """A data set in memory: n labelled rows, then any number of rows without targets. The ids are the row numbers.
 
     Args:
         labelled: (inputs, targets) or a mapping with these and any further columns, all with n rows.
-        unlabelled: inputs, or a mapping with every column but the targets.
+        unlabelled: inputs, or a mapping with every column except the targets.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Data:
     ) -> None:
         if not isinstance(labelled, Mapping):
             if len(labelled) != 2:
-                raise ValueError(f"data must be (inputs, targets) or a mapping of columns, got {len(labelled)} parts")
+                raise ValueError(f"data must be (inputs, targets) or a mapping of columns, got {len(labelled)} items")
             labelled = {"inputs": labelled[0], "targets": labelled[1]}
         self.labelled = _count("data", labelled, required=("inputs", "targets"))
         if "ids" in labelled:
@@ -140,10 +140,10 @@ class Data:
         return self
 
     def take(self, ids: Tensor, *, targets: bool = True) -> Batch:
-        """The rows with these numbers, [batch] or any other shape; without targets where a row has none."""
+        """The rows with these ids, of shape [batch] or any other; targets=False omits the targets."""
         ids = ids.to(self.targets.device)
         names = {**self.columns, "targets": self.targets} if targets else self.columns
-        flat = ids.reshape(-1)  # index_select copies whole rows, which column[ids] does not
+        flat = ids.reshape(-1)  # index_select copies whole rows; column[ids] does not
         columns = {
             name: column.index_select(0, flat).view(ids.shape + column.shape[1:]) for name, column in names.items()
         }
@@ -156,7 +156,7 @@ def _count(what: str, columns: Mapping[str, Tensor], required: tuple[str, ...] =
             raise ValueError(f"{what} has no column {name!r}; it has: {', '.join(sorted(columns))}")
     for name, column in columns.items():
         if not isinstance(column, Tensor) or column.ndim == 0:
-            raise TypeError(f"{what}: column {name!r} must be a tensor with one entry a row, got {describe(column)}")
+            raise TypeError(f"{what}: column {name!r} must be a tensor with one entry per row, got {describe(column)}")
         if column.is_floating_point() and not bool(torch.isfinite(column).all()):
             row = int((~torch.isfinite(column.reshape(len(column), -1)).all(1)).nonzero()[0])
             raise ValueError(f"{what}: column {name!r} has a value that is not finite, first in row {row}")
@@ -170,14 +170,14 @@ def _count(what: str, columns: Mapping[str, Tensor], required: tuple[str, ...] =
 
 
 def describe(thing: Any) -> str:
-    """What a thing is, for a message."""
+    """Type, or shape and dtype, of an object, for error messages."""
     if isinstance(thing, Tensor):
         return f"{list(thing.shape)} {thing.dtype}"
     return f"{type(thing).__name__} of {len(thing)}" if isinstance(thing, tuple | list) else type(thing).__name__
 
 
 def check_count(**counts: int | None) -> None:
-    """Refuse an argument that is given and not a whole number ≥ 1.
+    """Raise unless every argument is None or a whole number ≥ 1.
 
     >>> check_count(epochs=80, patience=None)
     """

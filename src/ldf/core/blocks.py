@@ -1,4 +1,4 @@
-"""Constraints of one scope, stacked: their degrees side by side, their penalty in one product, their sums."""
+"""Stacked constraints of one scope: their degrees as columns, their penalty as one product, and their sums."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Block(nn.Module):
-    """The constraints of one scope, stacked: σ [rows, K] → Σ λν, and an epoch's sums. Rows are samples or pairs.
+    """The stacked constraints of one scope: σ [rows, K] → Σ λν, and the sums of an epoch. Rows are samples or pairs.
 
-    σ − clamp(σ, low, high) takes the slack off; max(σ, offset + floor·σ) is max(0, σ) for floor 0, |σ| for −1, σ for
-    1, and with floor 0 and offset −λ/ρ the augmented Lagrangian's. All are vectors of length K.
+    σ − clamp(σ, low, high) subtracts the slack. max(σ, offset + floor·σ) is max(0, σ) for floor 0, |σ| for −1, σ for 1,
+    and the augmented Lagrangian's term for floor 0 and offset −λ/ρ. All are vectors of length K.
     """
 
     floor: Tensor
@@ -38,7 +38,7 @@ class Block(nn.Module):
 
     def __init__(self, multipliers: Sequence[Multiplier], rows: int | None, like: Tensor) -> None:
         super().__init__()
-        self.multipliers = tuple(multipliers)  # a tuple: registered once, by the Lagrangian
+        self.multipliers = tuple(multipliers)  # a tuple, because the Lagrangian registers the modules
         self.constraints = tuple(m.constraint for m in multipliers)
         self.scope = self.constraints[0].scope
         self.per_row = self.constraints[0].multiplier == "sample"
@@ -65,17 +65,17 @@ class Block(nn.Module):
         buffer("visits", (rows or 0,) if self.per_row else ())
         buffer("violations", (columns,))
         buffer("maxima", (columns,))
-        buffer("count", (1,))  # not []: torch.compile loses what is added to a float64 tensor without dimensions
+        buffer("count", (1,))  # not []: torch.compile loses in-place additions to a 0-d float64 tensor
         for multiplier, part in zip(self.multipliers, self.slices, strict=True):
             constraint = multiplier.constraint
             floor = -1.0 if constraint.kind == "equality" else 0.0
             self.own_floor[part] = floor
-            # The augmented term of σ ≤ 0 is bounded below by its offset instead.
+            # The augmented term of σ ≤ 0 is bounded below by its offset.
             bounded = constraint.kind == "inequality" and multiplier.rule.curved
             self.floor[part] = 1.0 if constraint.degree == "satisfiability" and not bounded else floor
 
     def evaluate(self, side: Side) -> Tensor:
-        """σ of all constraints side by side, [rows, K]."""
+        """σ of all constraints, concatenated: [rows, K]."""
         rows = self.scope.rows(side.predictions)
         found = [
             constraint.evaluate(*side, rows, width)
@@ -84,23 +84,23 @@ class Block(nn.Module):
         return (found[0] if len(found) == 1 else torch.cat(found, 1)).to(self.sums.dtype)
 
     def degree(self, sigma: Tensor, offset: Tensor | None) -> Tensor:
-        """ν, or σ where that was asked for; the slack taken off. [rows, K]"""
+        """ν, or σ for degree="satisfiability", from σ with the slack subtracted: [rows, K]."""
         if offset is None:
-            # σ times its slope, 1 above zero and the floor below: cheaper to differentiate than the maximum.
+            # σ times its slope (1 above zero, the floor below) is cheaper to differentiate than the maximum.
             return sigma * sigma.detach().sign().clamp(min=self.floor)
         return torch.maximum(sigma, torch.addcmul(offset, self.floor, sigma))
 
     def relaxed(self, sigma: Tensor) -> Tensor:
-        """σ − ε for inequalities, σ drawn towards zero by ε for equalities."""
+        """σ − ε for inequalities; for equalities, σ shrunk towards zero by ε."""
         return sigma - torch.clamp(sigma, self.low, self.high) if self.slackened else sigma
 
     def forward(self, total: Tensor, side: Side, remember: bool) -> Tensor:
-        """Adds Σ_i λ_i mean_l ν_i(l) to the total, and this batch to the epoch's sums.
+        """Add Σ_i λ_i mean_l ν_i(l) to the total, and this batch to the epoch's sums.
 
         Args:
             total: the loss so far.
             side: the rows l.
-            remember: whether to add to the sums.
+            remember: whether to add this batch to the sums.
         """
         sigma = self.evaluate(side)
         present = self.scope.present(side.batch)
@@ -130,20 +130,20 @@ class Block(nn.Module):
         return torch.add(total, price, alpha=1 / rows)
 
     def price(self, degree: Tensor, totals: Tensor, weight: Tensor, curvature: Tensor) -> Tensor:
-        """Σ_l Σ_i λ_i ν_i(l), with Huber's rounding or ½ρν² where a rule has it. degree: [rows, K]; totals: its sum."""
+        """Σ_l Σ_i λ_i ν_i(l), with Huber smoothing or ½ρν² if the rule has it. degree: [rows, K]; totals: its sum."""
         if not (self.smoothed or self.curved):
             return (degree * weight).sum() if self.per_row else torch.dot(totals, weight)
         with torch.no_grad():
             value, slope = degree, torch.ones_like(degree)
             if self.smoothed:
-                # ν²/2δ up to the knee δ, ν − δ/2 beyond it; a knee of 0 means none.
+                # ν²/2δ up to the knee δ, ν − δ/2 beyond it; a knee of 0 disables the smoothing.
                 rounded = self.knee > 0
                 slope = torch.where(rounded, (degree / torch.where(rounded, self.knee, 1.0)).clamp(max=1.0), 1.0)
                 value = torch.where(rounded, slope * (degree - 0.5 * self.knee * slope), degree)
             value, slope = value * weight, slope * weight
             if self.curved:
                 value, slope = value + 0.5 * curvature * degree.square(), slope + curvature * degree
-        # The value is known and so is its slope by ν: one product carries both, where autograd would retrace each step.
+        # Value and slope are known: one product with both replaces backpropagation through each step above.
         linear = (degree * slope).sum()
         return linear + (value.sum() - linear.detach())
 
@@ -165,47 +165,47 @@ class Block(nn.Module):
             self.sums.add_(totals)
 
     def totals(self) -> tuple[list[Tensor], list[Tensor]]:
-        """What processes add up, and what they take the maximum of."""
+        """The tensors to sum over processes, and those to take the maximum of."""
         return [self.sums, self.visits, self.violations, self.count], [self.maxima]
 
     def observe(self, side: Side) -> None:
-        """The sums of these rows alone, in the place of all since the last update."""
+        """Replace the sums since the last update by those of these rows alone."""
         self.reset()
         self(self.count.new_zeros(()), side, remember=True)
 
     def probe(self, constraint: Constraint, side: Side) -> tuple[Tensor, int]:
-        """σ of one constraint as its multiplier sees it, and the number of rows that its mean is taken over."""
+        """σ of one constraint as its multiplier sees it, and the number of rows in its mean."""
         sigma, present = constraint.evaluate(*side), self.scope.present(side.batch)
         if present is not None:
             sigma = sigma[present]
         return sigma, len(sigma)
 
     def share(self) -> None:
-        """After the sums of all processes were added up."""
+        """Called after the sums of all processes have been added up."""
 
     def settle(self) -> None:
-        """Before the multipliers ascend: what follows from the epoch's sums."""
+        """Called before the dual update, to derive what follows from the epoch's sums."""
 
     def check(self) -> None:
-        """Refuse to ascend by sums that are empty or not finite."""
+        """Raise if the sums for the dual update are empty or not finite."""
         if self.scope.name is not None and not float(self.count) > 0:
             raise RuntimeError(
-                f"constraint {self.constraints[0].name!r}: no pairs {self.scope.name!r} since the last ascend()"
+                f"constraint {self.constraints[0].name!r}: no pairs {self.scope.name!r} given since the last ascend()"
             )
         sound = torch.isfinite(self.violations) & torch.isfinite(self.maxima)
         for constraint, part in zip(self.constraints, self.slices, strict=True):
             if not bool(sound[part].all()):
                 raise ConstraintError(
-                    f"constraint {constraint.name!r}: its function gave a value that is not finite since the last "
+                    f"constraint {constraint.name!r}: its function returned a value that is not finite since the last "
                     "ascend()"
                 )
 
     def observed(self) -> tuple[list[Tensor], list[Tensor]]:
-        """What several Lagrangians add up to ascend together, and what they take the maximum of."""
+        """The tensors that pooled Lagrangians sum, and those they take the maximum of."""
         return self.totals()
 
     def outcome(self) -> list[tuple[Tensor, Tensor]]:
-        """For every constraint: Σ of its degree, [k] or [N, k], and the number of rows behind each entry."""
+        """For every constraint: Σ of its degree, [k] or [N, k], and the number of rows in each entry."""
         if self.per_row:
             return [(self.sums[:, part], self.visits[:, None]) for part in self.slices]
         sums = self.sums if self.signed else self.violations
@@ -217,19 +217,19 @@ class Block(nn.Module):
         return [(means[part], self.maxima[part]) for part in self.slices]
 
     def reset(self) -> None:
-        """A new epoch begins."""
+        """Reset the sums for a new epoch."""
         for tensor in (*self.totals()[0], *self.totals()[1]):
             tensor.zero_()
 
     @torch.no_grad()
     def refresh(self, k: int, learned: bool = True) -> None:
-        """Lay λ, ρ, ε out over the columns, after they have changed; `learned`: take the knees from the epoch's ν."""
+        """Copy λ, ρ and ε to the columns after a change; `learned`: also take the knees from the epoch's ν."""
         for multiplier, part in zip(self.multipliers, self.slices, strict=True):
             constraint = multiplier.constraint
             slack = constraint.slack_at(k)
             self.high[part] = slack
             self.low[part] = -slack if constraint.kind == "equality" else slack
-            # One multiplier for the whole constraint weighs the mean of its columns.
+            # One multiplier for the whole constraint weights the mean of its columns.
             share = 1.0 / multiplier.columns if constraint.multiplier == "constraint" else 1.0
             self.weight[..., part] = multiplier.value * share
             if multiplier.rule.curved:

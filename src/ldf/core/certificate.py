@@ -1,4 +1,4 @@
-"""Certify: say, constraint by constraint, how far predictions are from feasible."""
+"""Certificates: for each constraint, how far predictions are from feasible."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from ..io.text import table
 from .constraint import Constraint, check_names
 
 Tolerance = float | Mapping[str, float]
-"""A number for all constraints, or one for each by name."""
+"""One number for all constraints, or a mapping with one per constraint name."""
 TOLERANCE = 1e-4
-"""A ν up to this is no violation, in σ's units, unless another tolerance is asked for."""
+"""Default tolerance, in σ's units: a ν up to this is not a violation."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one constraint: ν over all rows (samples, pairs or comparisons of groups) and columns."""
+    """Summary of one constraint: ν over all rows (samples, pairs or group comparisons) and columns."""
 
     constraint: str
     rows: int
     mean: float
     max: float
     violated: float
-    """The share of rows with a ν beyond the tolerance."""
+    """Fraction of rows with a ν above the tolerance."""
     tolerance: float
     worst: int | None
-    """The row with the largest ν."""
+    """Index of the row with the largest ν."""
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """The findings of all constraints; it holds when no row violates any of them beyond its tolerance."""
+    """The findings of all constraints; it holds if no row violates any constraint beyond its tolerance."""
 
     findings: tuple[Finding, ...]
 
     @property
     def holds(self) -> bool:
-        """Whether every constraint was looked at and none is violated beyond its tolerance anywhere."""
+        """Whether every constraint was evaluated on at least one row and none is violated beyond its tolerance."""
         return all(finding.rows > 0 and finding.violated == 0 for finding in self.findings)
 
     def __getitem__(self, name: str) -> Finding:
@@ -59,11 +59,11 @@ class Certificate:
         return f"{table(headers, rows)}\n{'holds' if self.holds else 'does not hold'}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For programs: holds, and a finding by constraint."""
+        """The certificate as a dict: `holds`, and one finding per constraint."""
         return {"holds": self.holds, "constraints": [asdict(finding) for finding in self.findings]}
 
     def to_json(self) -> str:
-        """The same as JSON; a constraint that no row could be found for has null figures."""
+        """The certificate as JSON; values of a constraint without any rows are null."""
         plain = self.to_dict()
         for finding in plain["constraints"]:
             for key, value in finding.items():
@@ -79,15 +79,15 @@ def certify(
     tolerance: Tolerance = TOLERANCE,
     k: int = 0,
 ) -> Certificate:
-    """Look at every constraint on these predictions.
+    """Evaluate every constraint on these predictions.
 
     Args:
         constraints: as given to `Lagrangian` or `fit`.
-        predictions: for all rows of the batch.
-        batch: the rows; with `ids` where a constraint looks rows up by number (pairs: both partners must be among them;
+        predictions: predictions for all rows of the batch.
+        batch: the rows; with `ids` if a constraint looks rows up by id (for pairs, both partners must be among them;
             without ids the rows are numbered from 0).
-        tolerance: a ν up to this is no violation, in σ's units; a number, or one by name.
-        k: the number of dual updates, for a slack that is a schedule.
+        tolerance: a ν up to this is not a violation, in σ's units; one number, or a mapping by name.
+        k: number of dual updates so far, for a slack schedule.
 
     >>> from ldf import Batch, inequality
     >>> capacity = inequality("capacity", lambda y, batch: y - batch.inputs)
@@ -101,7 +101,7 @@ def certify(
     if isinstance(tolerance, Mapping):
         unknown = sorted(set(tolerance) - set(names))
         if unknown or not set(names) <= set(tolerance):
-            raise ValueError(f"tolerance must have a number for each of {names}; unknown: {unknown}")
+            raise ValueError(f"tolerance must have one number for each of {names}; unknown: {unknown}")
     elif not tolerance >= 0:
         raise ValueError(f"tolerance must be a number ≥ 0, got {tolerance!r}")
     findings = []
@@ -131,8 +131,8 @@ def violations(constraint: Constraint, predictions: Any, batch: Any, k: int = 0,
     """ν of one constraint on all these rows: [rows, k]; [pairs, k] for pairs, [comparisons, 1] for groups.
 
     Args:
-        k: the number of dual updates, for a slack that is a schedule.
-        exact: of what σ stands in for, where the constraint says so; False: of σ itself, which can be differentiated.
+        k: number of dual updates so far, for a slack schedule.
+        exact: use the constraint's `exact` function if it has one; False: use σ itself, which is differentiable.
     """
     scope = constraint.scope
     side = scope.gather(predictions, batch)

@@ -1,4 +1,4 @@
-"""Constraints: a satisfiability degree σ with a name, and the violation degree ν that follows from it."""
+"""Constraints: a named satisfiability degree σ, and the violation degree ν derived from it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .samples import SAMPLES
 from .scope import ConstraintError, Scope
 
 Schedule = Callable[[int], float]
-"""A number that changes with k = 0, 1, …, the count of dual updates so far."""
+"""A function of k = 0, 1, …, the number of dual updates so far."""
 
 
 @dataclass(frozen=True, eq=False)
 class Constraint:
-    """One constraint, σ ≤ 0 or σ = 0; made by `inequality` and `equality`.
+    """One constraint, σ ≤ 0 or σ = 0. Create it with `inequality` or `equality`.
 
     The violation degree is ν = max(0, σ) for an inequality and ν = |σ| for an equality. With a slack ε > 0 the
     constraint is σ ≤ ε, or |σ| ≤ ε.
@@ -49,10 +49,10 @@ class Constraint:
         if self.multiplier == "sample" and not self.scope.rowwise:
             raise ValueError(
                 f"constraint {self.name!r}: a constraint on groups has no multiplier per sample; "
-                "take multiplier='column' for one per comparison"
+                "use multiplier='column' for one per comparison"
             )
         if self.exact is not None and (self.scope.rowwise or not callable(self.exact)):
-            raise TypeError(f"constraint {self.name!r}: exact must be a function, and goes with a constraint on groups")
+            raise TypeError(f"constraint {self.name!r}: exact must be a function, and requires scope=Groups(…)")
         self.slack_at(0)
         for what, value in (("cap", self.cap), ("tolerance", self.tolerance)):
             if value is not None and not value > 0:
@@ -60,7 +60,7 @@ class Constraint:
 
     @property
     def observable(self) -> bool:
-        """Whether its multipliers can ascend by rows that are not trained on: those of pairs and samples cannot."""
+        """Whether held-out rows can update its multipliers: not if they belong to pairs or single samples."""
         return self.scope.name is None and self.multiplier != "sample"
 
     def slack_at(self, k: int) -> float:
@@ -73,14 +73,14 @@ class Constraint:
     def evaluate(
         self, predictions: Any, batch: Any, rows: int | None = None, columns: int | None = None, exact: bool = False
     ) -> Tensor:
-        """σ, [rows, k]: one row per sample or pair; for groups the statistic of each row.
+        """σ, [rows, k]: one row per sample or pair; for groups, the statistic of each row.
 
         Args:
-            predictions: of the rows that the scope looks at.
-            batch: of the same rows.
-            rows: of σ, where they are counted already.
-            columns: k, where it is known from before.
-            exact: what multipliers ascend by and certificates report: `exact` where there is one, else σ.
+            predictions: predictions for the rows of the scope.
+            batch: the same rows.
+            rows: expected number of rows of σ, if already known.
+            columns: expected k, if already known.
+            exact: evaluate `exact` instead of σ if the constraint has one, as dual updates and certificates do.
         """
         function = self.exact if exact and self.exact is not None else self.sigma
         sigma = function(predictions, batch)
@@ -88,32 +88,32 @@ class Constraint:
         return sigma
 
     def _check(self, sigma: Any, rows: int, columns: int | None) -> None:
-        """Refuse what is not a floating tensor [rows, k]."""
+        """Raise unless σ is a floating tensor [rows, k]."""
         if not isinstance(sigma, Tensor) or sigma.ndim != 2 or not sigma.is_floating_point():
             raise ConstraintError(
                 f"constraint {self.name!r}: its function must return a floating tensor of shape [rows, k], "
                 f"got {describe(sigma)}"
-                + ("; keepdim=True or [:, None] gives a column" if isinstance(sigma, Tensor) else "")
+                + ("; use keepdim=True or [:, None] to get a column" if isinstance(sigma, Tensor) else "")
             )
         found = sigma.shape
         if found[0] != rows or found[1] == 0:
             raise ConstraintError(
-                f"constraint {self.name!r}: its function must return [{rows}, k], a row per "
+                f"constraint {self.name!r}: its function must return [{rows}, k], one row per "
                 f"{self.scope.unit}, got {list(found)}"
             )
         if columns is not None and found[1] != columns:
             raise ConstraintError(
-                f"constraint {self.name!r}: its function gave {columns} columns at first and {found[1]} now; the "
-                "number of columns must stay the same"
+                f"constraint {self.name!r}: its function returned {columns} columns before and {found[1]} now; the "
+                "number of columns must not change"
             )
 
     def check_finite(self, sigma: Tensor) -> None:
-        """Refuse a value that is not finite, and say where it stands."""
+        """Raise if a value is not finite, naming its row and column."""
         if not bool(torch.isfinite(sigma).all()):
             flat = sigma.reshape(len(sigma), -1)
             row, column = (~torch.isfinite(flat)).nonzero()[0].tolist()
             raise ConstraintError(
-                f"constraint {self.name!r}: its function gave {flat[row, column].item()} in row {row}, "
+                f"constraint {self.name!r}: its function returned {flat[row, column].item()} in row {row}, "
                 f"column {column}; every value must be finite"
             )
 
@@ -138,18 +138,18 @@ def inequality(
     """The constraint σ(predictions, batch) ≤ slack, with violation degree ν = max(0, σ − slack).
 
     Args:
-        name: under which multiplier, violation and advice are found.
+        name: unique name, the key for its multiplier, its violations and the doctor's advice.
         sigma: (predictions, batch) → [rows, k], ≤ 0 where the constraint holds.
-        scope: None for each sample, `Pairs` or `Groups`.
-        degree: what the multiplier is multiplied with: the violation degree ν, or the plain satisfiability degree σ
-            (then λ ≥ 0 is kept by projection).
-        multiplier: one for the whole "constraint" (its ν is the mean over its columns, as in the paper's laws), one per
+        scope: None (each sample), `Pairs` or `Groups`.
+        degree: what λ multiplies in the loss: "violation", the violation degree ν, or "satisfiability", plain σ (λ is
+            then projected to λ ≥ 0).
+        multiplier: one for the whole "constraint" (its ν is the mean over its columns, as in the paper), one per
             "column", or one per "sample" and column (for pairs: per pair).
-        slack: ε ≥ 0 in σ's units, a number or a function of the count of dual updates.
-        cap: an upper bound for |λ|.
-        tolerance: a mean ν up to this counts as satisfied; by default a thousandth of σ's own scale.
-        exact: for groups: what `sigma` stands in for, such as the 0/1 decision behind a probability. Nothing is
-            differentiated through it: the loss has `sigma`, and the multiplier ascends by the means of `exact`.
+        slack: ε ≥ 0 in σ's units, a number or a function of the number of dual updates.
+        cap: upper bound for |λ|.
+        tolerance: a mean ν up to this counts as satisfied; by default 1/1000 of the scale of σ.
+        exact: only for groups: the quantity that `sigma` approximates, such as the 0/1 decision of a probability. It
+            is not differentiated: the loss uses `sigma`, and the dual update uses the group means of `exact`.
 
     >>> capacity = inequality("capacity", lambda y, batch: y - batch.inputs)
     >>> capacity.violation(torch.tensor([[-1.0, 2.0]]))
@@ -172,7 +172,7 @@ def equality(
 ) -> Constraint:
     """The constraint |σ(predictions, batch)| ≤ slack, with violation degree ν = max(0, |σ| − slack).
 
-    The arguments are those of `inequality`; with degree="satisfiability" the multiplier is signed.
+    Same arguments as `inequality`; with degree="satisfiability" the multiplier is signed.
 
     >>> equality("balance", lambda y, batch: y.sum(1, keepdim=True)).violation(torch.tensor([[-3.0]]))
     tensor([[3.]])
@@ -181,14 +181,14 @@ def equality(
 
 
 def check_names(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
-    """The constraints as a tuple, each a Constraint under a name of its own."""
+    """The constraints as a tuple; raises unless all are constraints with distinct names."""
     constraints = tuple(constraints)
     seen: set[str] = set()
     for constraint in constraints:
         if not isinstance(constraint, Constraint):
-            raise TypeError(f"constraints are made by ldf.inequality and ldf.equality, got {type(constraint).__name__}")
+            raise TypeError(f"create constraints with ldf.inequality or ldf.equality, got {type(constraint).__name__}")
         if constraint.name in seen:
-            raise ValueError(f"two constraints are named {constraint.name!r}: each needs a name of its own")
+            raise ValueError(f"two constraints are named {constraint.name!r}: names must be unique")
         seen.add(constraint.name)
     return constraints
 

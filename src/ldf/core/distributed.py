@@ -1,4 +1,4 @@
-"""Several processes that train together: who this is, and sums over all of them."""
+"""Distributed training: the rank of this process, and reductions over all processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def together() -> bool:
-    """Whether a process group has been set up."""
+    """Whether a process group is initialised."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
@@ -19,12 +19,12 @@ def world() -> int:
 
 
 def rank() -> int:
-    """This process's number; −1 where there is only one, so far."""
+    """The rank of this process; −1 if no process group is initialised."""
     return torch.distributed.get_rank() if together() else -1
 
 
 def all_reduce(added: Sequence[Tensor], largest: Sequence[Tensor]) -> None:
-    """In every process, the sums of some tensors over all of them and the maxima of others, in two collectives."""
+    """Replace tensors by their sums, or by their maxima, over all processes, in two collectives."""
     for tensors, operation in (
         (added, torch.distributed.ReduceOp.SUM),
         (largest, torch.distributed.ReduceOp.MAX),

@@ -1,4 +1,4 @@
-"""The doctor: from a history, in plain sentences, which constraint does not hold, why, and what to change."""
+"""The doctor: reports from a history which constraints are violated, why, and what to change."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from ..io.text import number
 from .dual import Dual
 from .history import History
 
-# Thresholds that fitted the histories of many rules on many problems. A share is Σλν over the loss.
+# Thresholds, tuned on the histories of many dual rules on many problems. A share is Σλν divided by the loss.
 IDLE, DOMINATING, INFEASIBLE = 0.005, 0.5, 1.0
 FLAT = 0.95
-"""ν now over ν half-way: above this, ν does not fall."""
+"""ν now divided by ν halfway: above this, ν counts as not falling."""
 RUNAWAY = 5.0
 COUNTERPRODUCTIVE = 1.5
 OPPOSED = -0.5
-"""A cosine between two constraints' gradients below this: they pull against each other."""
+"""Two constraints conflict if the cosine between their gradients is below this."""
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What the doctor says of one constraint."""
+    """The doctor's advice on one constraint."""
 
     constraint: str
     verdict: str
@@ -38,7 +38,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What the doctor says of all constraints, and of the run as a whole."""
+    """The doctor's advice on all constraints, and warnings about the whole run."""
 
     advice: tuple[Advice, ...]
     warnings: tuple[str, ...] = ()
@@ -47,7 +47,8 @@ class Diagnosis:
         for advice in self.advice:
             if advice.constraint == name:
                 return advice
-        raise KeyError(f"no constraint {name!r} here; there are: {', '.join(a.constraint for a in self.advice)}")
+        known = ", ".join(advice.constraint for advice in self.advice)
+        raise KeyError(f"no constraint {name!r} in this diagnosis; it has: {known}")
 
     def __str__(self) -> str:
         lines = [str(advice) for advice in self.advice] + [f"Warning: {warning}" for warning in self.warnings]
@@ -61,17 +62,17 @@ def doctor(
     rules: Mapping[str, Dual] | None = None,
     conflicts: Mapping[tuple[str, str], float] | None = None,
 ) -> Diagnosis:
-    """Say of every constraint whether it holds and, where it does not, why and what to change.
+    """Report for every constraint whether it is satisfied and, if not, why and what to change.
 
     Args:
-        history: of `fit`, or collected in a loop of your own with `history.append(lagrangian.ascend())`.
-        tolerances: `lagrangian.tolerances`: up to which mean ν a constraint counts as satisfied.
-        rules: the dual rule of each constraint, where known.
-        conflicts: cosines between constraints' gradients, `lagrangian.conflicts(…)`.
+        history: the history of `fit`, or one collected in your own loop with `history.append(lagrangian.ascend())`.
+        tolerances: `lagrangian.tolerances`; a constraint counts as satisfied if its mean ν is at most its tolerance.
+        rules: the dual rule of each constraint, if known.
+        conflicts: cosines between the constraints' gradients, from `lagrangian.conflicts(…)`.
 
     >>> rows = [{"loss": 1.0, "nu_mean/cap": 0.0, "nu_max/cap": 0.0, "lambda/cap": 0.0, "penalty/cap": 0.0}] * 10
     >>> print(doctor(History(rows), {"cap": 1e-3}))
-    cap: never active. No batch has violated it. It may be left out, or kept as a guard.
+    cap: never active. No batch violated it. Remove it, or keep it as a safeguard.
     """
     rules = rules or {}
     advice = [
@@ -82,8 +83,8 @@ def doctor(
     warnings = []
     if adaptive:
         warnings.append(
-            f"an adaptive optimiser drives the multipliers of {', '.join(adaptive)}: its steps do not shrink with the "
-            "violation, so the multipliers cannot come to rest at their optimum. Take Ascent, NuPI or plain SGD."
+            f"an adaptive optimiser updates the multipliers of {', '.join(adaptive)}: its steps do not shrink with the "
+            "violation, so the multipliers cannot converge to their optimum. Use Ascent, NuPI or plain SGD."
         )
     return Diagnosis(tuple(advice), tuple(warnings))
 
@@ -99,60 +100,58 @@ def _examine(
     nu, multiplier = history[f"nu_mean/{name}"], [abs(value) for value in history[f"lambda/{name}"]]
     penalty, loss = history[f"penalty/{name}"], [abs(value) for value in history["loss"]]
     tail = max(2, len(nu) // 5)
-    now, limit = _mean(nu[-tail:]), f"{number(tolerance)} is its tolerance"
+    now, limit = _mean(nu[-tail:]), f"tolerance {number(tolerance)}"
 
     if max(history[f"nu_max/{name}"]) <= tolerance:
-        return Advice(name, "never active", "No batch has violated it.", "It may be left out, or kept as a guard.")
+        return Advice(name, "never active", "No batch violated it.", "Remove it, or keep it as a safeguard.")
     if now <= tolerance:
-        idle = max(multiplier[-tail:]) == 0
-        held = "with its multiplier at 0, idle" if idle else f"held by λ = {number(multiplier[-1])}"
-        return Advice(name, "satisfied", f"Mean ν is {number(now)}, where {limit}; {held}.", "")
+        return Advice(name, "satisfied", f"Mean ν is {number(now)} ({limit}), with λ = {number(multiplier[-1])}.", "")
     if len(nu) < 5:
-        return Advice(name, "too short", f"{len(nu)} epochs tell little.", "Train for at least 5.")
+        return Advice(name, "too short", f"{len(nu)} epochs are too few to judge.", "Train for at least 5.")
     if max(multiplier) == 0:
         if rule is not None and rule.warm_up:
-            return Advice(name, "too short", "The warm-up is not over.", "Train for more epochs.")
-        why = "its rule is Fixed(0) or None" if rule is None or not rule.enforces else "σ does not move with ŷ"
-        return Advice(name, "not enforced", f"Mean ν is {number(now)}; λ has stayed 0: {why}.", "Give it a dual rule.")
+            return Advice(name, "too short", "The warm-up has not finished.", "Train for more epochs.")
+        why = "its dual rule is Fixed(0) or None" if rule is None or not rule.enforces else "σ does not depend on ŷ"
+        return Advice(name, "not enforced", f"Mean ν is {number(now)}; λ stayed at 0: {why}.", "Give it a dual rule.")
 
     begin = next(index for index, value in enumerate(multiplier) if value > 0)
     middle = (begin + len(nu)) // 2
     half = _mean(nu[max(begin, middle - tail // 2 - 1) : middle + tail // 2 + 1])
     share = abs(_mean(penalty[-tail:])) / max(_mean(loss[-tail:]), 1e-30)
     fall = now / half if half > 0 else 1.0
-    figures = f"Mean ν is {number(now)} ({limit}), λν is {number(100 * share)} % of the loss"
+    values = f"Mean ν is {number(now)} ({limit}), λν is {number(100 * share)} % of the loss"
 
     partner = _partner(name, history, tail, tolerances, conflicts)
-    # A penalty of many times the loss that still leaves a violation is as good a sign as one that does not move.
+    # A penalty many times the loss that leaves a violation indicates infeasibility, even if ν still falls.
     overwhelming = share > 10 * INFEASIBLE and (fall > 0.5 or partner is not None)
     if overwhelming or (fall > FLAT and (share > INFEASIBLE or (partner and share > DOMINATING))):
-        grown = f"λ has grown to {number(multiplier[-1])} and ν was {number(half)} half-way"
+        grown = f"λ has grown to {number(multiplier[-1])}, and ν was {number(half)} halfway"
         if partner:
             return Advice(
                 name,
                 "infeasible",
-                f"{figures}; {grown}. It pulls against {partner!r}: the two look infeasible together.",
-                f"Relax one of them with slack=, of about {number(now)} here, or cap its multiplier.",
+                f"{values}; {grown}. It conflicts with {partner!r}: the two appear jointly infeasible.",
+                f"Relax one of them with slack= (about {number(now)} here), or cap its multiplier.",
             )
         return Advice(
             name,
             "infeasible",
-            f"{figures}; {grown}. It looks infeasible for this model or these data.",
-            "Check its function at the targets, relax it with slack=, or give the model more capacity.",
+            f"{values}; {grown}. It appears infeasible for this model or this data.",
+            "Evaluate σ at the targets, relax it with slack=, or give the model more capacity.",
         )
     if fall > 0.7 and _oscillates(nu[begin:]):
         return Advice(
             name,
             "oscillating",
-            f"{figures}; it swings between {number(min(nu[-2 * tail :]))} and {number(max(nu[-2 * tail :]))}.",
-            "The dual step is too large: halve it, take NuPI, or lower the learning rate.",
+            f"{values}; ν swings between {number(min(nu[-2 * tail :]))} and {number(max(nu[-2 * tail :]))}.",
+            "The dual step is too large: halve it, use NuPI, or lower the learning rate.",
         )
     if multiplier[middle] > 0 and multiplier[-1] / multiplier[middle] > RUNAWAY and loss[-1] > 1.1 * min(loss):
         return Advice(
             name,
             "runaway",
-            f"{figures}; λ has grown {number(multiplier[-1] / multiplier[middle])}-fold since half-way, and the loss "
-            "rises.",
+            f"{values}; λ has grown {number(multiplier[-1] / multiplier[middle])}-fold since halfway, and the loss "
+            "is rising.",
             "Lower the dual step, or cap the multiplier with cap=.",
         )
     expected = _expected(nu, loss, begin)
@@ -160,24 +159,25 @@ def _examine(
         return Advice(
             name,
             "counterproductive",
-            f"{figures}; before λ set in, ν fell with the loss and would be {number(expected)} by now.",
-            "The labels nearly keep this constraint by themselves: drop the penalty, build the constraint into the "
-            "model, or repair afterwards.",
+            f"{values}; while λ was 0, ν fell with the loss; at that rate it would now be {number(expected)}.",
+            "The labels alone nearly satisfy this constraint: drop the penalty, build the constraint into the model, "
+            "or repair the predictions.",
         )
     if fall < FLAT:
         longer = (rule or Dual).longer
-        return Advice(name, "still falling", f"{figures}; ν was {number(half)} half-way.", longer)
+        return Advice(name, "still falling", f"{values}; ν was {number(half)} halfway.", longer)
     if share < IDLE:
-        return Advice(name, "idle", f"{figures}: too little to matter.", "Raise the dual step.")
+        return Advice(name, "idle", f"{values}, too small to have an effect.", "Raise the dual step.")
     if share > DOMINATING:
         return Advice(
             name,
             "dominating",
-            f"{figures}, and ν does not fall.",
-            "Give the model more capacity or a smaller learning rate at the end; or relax the constraint with slack=.",
+            f"{values}, and ν does not fall.",
+            "Give the model more capacity, decay the learning rate, or relax the constraint with slack=.",
         )
     stronger = (rule or Dual).stronger
-    return Advice(name, "stalled", f"{figures}, and ν does not fall.", f"{stronger}, take Augmented, or repair.")
+    change = f"{stronger}, use Augmented, or repair the predictions."
+    return Advice(name, "stalled", f"{values}, and ν does not fall.", change)
 
 
 def _partner(
@@ -187,7 +187,7 @@ def _partner(
     tolerances: Mapping[str, float],
     conflicts: Mapping[tuple[str, str], float],
 ) -> str | None:
-    """The violated constraint that pulls most against this one."""
+    """The violated constraint whose gradient opposes this one's most, if any."""
     worst, found = OPPOSED, None
     for (first, second), cosine in conflicts.items():
         other = second if first == name else first
@@ -199,7 +199,7 @@ def _partner(
 
 
 def _oscillates(nu: Sequence[float]) -> bool:
-    """Whether the last two fifths go up and down, by more than their own mean."""
+    """Whether ν rises and falls by more than its mean over the last two fifths of the epochs."""
     late = nu[-max(6, 2 * len(nu) // 5) :]
     if len(late) < 6:
         return False
@@ -209,7 +209,7 @@ def _oscillates(nu: Sequence[float]) -> bool:
 
 
 def _expected(nu: Sequence[float], loss: Sequence[float], begin: int) -> float | None:
-    """ν that the epochs before λ set in would have led to: log ν as a line over log L, at the loss reached since."""
+    """ν extrapolated from the epochs before λ > 0: log ν fitted linearly to log L, at the lowest loss since."""
     pairs = [(math.log(a), math.log(b)) for a, b in zip(loss[:begin], nu[:begin], strict=True) if a > 0 and b > 0]
     if len(pairs) < 5:
         return None

@@ -1,10 +1,10 @@
-"""How multipliers move: the paper's dual ascent and what the field has found since, behind one small interface.
+"""Dual rules, which update the multipliers: the paper's dual ascent and later methods, behind one interface.
 
-A rule sees one constraint at a time, in units of its own: `violation` is ν (or σ) over its scale S, and the multiplier
-m is a multiple of the constraint's unit u, so that λ = m·u. With `normalise=False`, S = u = 1 and λ = m: the paper's
-literal mode. With `normalise=True`, S is how far σ moves with the predictions and u is the loss's pull over the
-constraint's, both measured on the first batch (`Lagrangian.measure`): multiply a constraint or the loss by 1000, and
-nothing changes.
+A rule handles one constraint at a time, in normalised units: `violation` is ν (or σ) divided by its scale S, and the
+multiplier m is a multiple of the constraint's unit u, so that λ = m·u. With `normalise=False`, S = u = 1 and λ = m: the
+paper's literal mode. With `normalise=True`, S is the sensitivity of σ to the predictions and u is the ratio of the
+loss's gradient norm to the constraint's, both measured on the first batch (`gradients.py`). Multiplying a constraint or
+the loss by 1000 then changes nothing.
 """
 
 from __future__ import annotations
@@ -22,52 +22,52 @@ State = dict[str, Tensor]
 
 
 class Moment(NamedTuple):
-    """Which dual update this is."""
+    """The position of a dual update in the run."""
 
     k: int
     """The number of updates before this one."""
     horizon: int | None
-    """How many updates the whole run makes, where that is known."""
+    """Number of updates in the whole run, if known."""
     tolerance: float | Tensor
-    """A violation up to this counts as none, in the same unit as the violation."""
+    """A violation up to this counts as zero, in the units of the violation."""
 
 
 class Dual(ABC):
-    """A dual rule: the multiplier's state at the start, and one update of it, in place.
+    """A dual rule: the initial state of a multiplier, and its update, in place.
 
-    Every tensor of the state has the multiplier's shape: [] for one a constraint, [k] a column, [N, k] a sample. A rule
-    of your own needs `update` alone; what else it wants of the Lagrangian, it says by the attributes below.
+    Every tensor of the state has the multiplier's shape: [] per constraint, [k] per column, [N, k] per sample. A custom
+    rule only has to implement `update`; the attributes below request anything else from the Lagrangian.
     """
 
     normalise: bool = False
-    """Work on ν over its scale S, with λ a multiple of the unit u; else on ν as it is."""
+    """Use ν/S, with λ a multiple of the unit u; otherwise use ν unscaled."""
     reduce: Literal["mean", "sum"] = "mean"
-    """Ascend by the mean of ν over the rows, or by its sum."""
+    """Update with the mean of ν over the rows, or with the sum."""
     warm_up: ClassVar[float] = 0.0
-    """The share of the run during which λ stays 0; where there is one, the length of the run must be known."""
+    """Fraction of the run during which λ stays 0; if > 0, the length of the run must be known."""
     tracks: ClassVar[bool] = False
-    """Measure the unit u anew before every update, rather than once."""
+    """Measure the unit u before every update, rather than once."""
     smooths: ClassVar[bool] = False
-    """Round off ν near zero (Huber), with the mean violation as knee."""
+    """Smooth ν near zero (Huber), with the mean violation as knee."""
     curved: ClassVar[bool] = False
     """Add ½ρν² to the penalty, with ρ = state["penalty"]."""
     moves: ClassVar[bool] = True
-    """Whether λ moves at all."""
+    """Whether λ is ever updated."""
     adaptive: ClassVar[bool] = False
-    """Steps whose size does not follow the violation's."""
+    """Whether the step size is independent of the size of the violation."""
     stronger: ClassVar[str] = "Raise the dual step"
-    """What the doctor says where a constraint should pull harder."""
+    """The doctor's advice if a constraint needs a larger multiplier."""
     longer: ClassVar[str] = "Train longer."
-    """What the doctor says where ν is still falling."""
+    """The doctor's advice if ν is still falling."""
 
     @property
     def enforces(self) -> bool:
-        """Whether λ can be anything but 0."""
+        """Whether λ can differ from 0."""
         return True
 
     @property
     def cut(self) -> float | None:
-        """How hard all penalties together may pull at the predictions, as a multiple of the loss; None: no limit."""
+        """Limit on the gradient norm of all penalties together at ŷ, as a multiple of the loss's; None: no limit."""
         return None
 
     def start(self, like: Tensor) -> State:
@@ -76,23 +76,23 @@ class Dual(ABC):
 
     @abstractmethod
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
-        """Move state["multiplier"] by one update. The caller then projects to λ ≥ 0 and to the cap."""
+        """Update state["multiplier"] once, in place. The caller then projects to λ ≥ 0 and to the cap."""
 
     def times(self, factor: float) -> Dual:
-        """The same rule with λ, or its steps, so many times as large; one that has no step to scale stays as it is."""
+        """The same rule with λ, or its step, multiplied by a factor; unchanged if there is no step to scale."""
         return self
 
     def settled(self, k: int, horizon: int | None) -> bool:
-        """Whether the model after k updates may be chosen: from half-way on.
+        """Whether the model after k updates may be selected as the best: from halfway on.
 
-        An untrained model can violate little by saying little; chosen by feasibility, it would win.
+        An untrained model may violate little because it predicts little, and would win a selection by feasibility.
         """
         return horizon is None or 2 * k >= horizon
 
 
 @dataclass(frozen=True)
 class Fixed(Dual):
-    """λ = value, in the constraint's own units, for ever: the paper's M_C with value 1."""
+    """λ = value, constant, in the constraint's own units: the paper's M_C with value 1."""
 
     value: float = 1.0
 
@@ -112,7 +112,7 @@ class Fixed(Dual):
         return {"multiplier": torch.full_like(like, self.value)}
 
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
-        """Nothing moves."""
+        """Leave λ unchanged."""
 
     def times(self, factor: float) -> Fixed:
         """λ = factor · value."""
@@ -121,16 +121,16 @@ class Fixed(Dual):
 
 @dataclass(frozen=True)
 class Ascent(Dual):
-    """λ ← λ + s_k Σ_l ν(g(ŷ_l)): the paper's dual ascent, from the predictions made during the epoch.
+    """λ ← λ + s_k Σ_l ν(g(ŷ_l)): the paper's dual ascent, with the predictions made during the epoch.
 
     On constraints of degree="satisfiability" this is the classical signed ascent λ ← [λ + s σ]₊.
 
     Args:
-        step: s_k > 0, a number or a function of k. The rule without a step to tune is `Balanced`, dual="auto".
-        normalise: True works on ν over its scale, so that a step suits any units; False is the paper's literal mode.
-        reduce: "mean" or "sum" over the samples; by default the mean if normalised, and the paper's sum if not.
-        initial: λ⁰, where something better than 0 is known; a number, or one for each column; not if normalised, where
-            λ's unit is known only after the first batch.
+        step: s_k > 0, a number or a function of k. For a rule without a step to tune, see `Balanced`, dual="auto".
+        normalise: True uses ν/S, so that the step does not depend on units; False is the paper's literal mode.
+        reduce: "mean" or "sum" over the samples; by default the mean if normalised, otherwise the paper's sum.
+        initial: λ⁰, one number or one per column. Requires normalise=False, because the unit of a normalised λ is known
+            only after the first batch.
 
     >>> Ascent(1e-2)
     Ascent(step=0.01, normalise=True, reduce='mean', initial=0.0)
@@ -146,7 +146,7 @@ class Ascent(Dual):
     def __post_init__(self) -> None:
         if isinstance(self.step, str):
             raise ValueError(
-                f"Ascent: step must be a number > 0 or a function of k, got {self.step!r}; without a step: dual='auto'"
+                f"Ascent: step must be a number > 0 or a function of k, got {self.step!r}; dual='auto' needs no step"
             )
         if self.reduce == "default":
             object.__setattr__(self, "reduce", "mean" if self.normalise else "sum")
@@ -158,12 +158,13 @@ class Ascent(Dual):
         if not all(isinstance(value, int | float) and math.isfinite(value) for value in values) or not values:
             raise ValueError(f"Ascent: initial must be a finite number or a tuple of them, got {self.initial!r}")
         if self.normalise and any(values):
-            raise ValueError(f"Ascent: initial = {self.initial!r} is a λ in units of its own: say normalise=False")
+            raise ValueError(f"Ascent: initial = {self.initial!r} is in the units of λ and requires normalise=False")
 
     def start(self, like: Tensor) -> State:
         """λ⁰ = initial."""
         if isinstance(self.initial, tuple) and like.shape[-1:] != (len(self.initial),):
-            raise ValueError(f"Ascent: {len(self.initial)} initial multipliers for a multiplier of {list(like.shape)}")
+            given, shape = len(self.initial), list(like.shape)
+            raise ValueError(f"Ascent: {given} initial multipliers for a multiplier of shape {shape}")
         return {"multiplier": torch.zeros_like(like) + like.new_tensor(self.initial)}
 
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
@@ -171,25 +172,25 @@ class Ascent(Dual):
         state["multiplier"].add_(violation, alpha=step_at("Ascent", self.step, moment.k))
 
     def times(self, factor: float) -> Ascent:
-        """Steps factor · s_k."""
+        """The same rule with step factor · s_k."""
         step = self.step
         return replace(self, step=(lambda k: factor * step(k)) if callable(step) else factor * step)
 
 
 @dataclass(frozen=True)
 class Balanced(Dual):
-    """Gradient-balanced ascent, dual="auto": no step to tune, no unit that matters.
+    """Gradient-balanced ascent, dual="auto": no step to tune, independent of units.
 
-    λ = m·u, where the unit u is measured anew every epoch, so that m = 1 lets a constraint pull as hard as the loss
-    does. m is 0 for the first 30 % of the run, then rises to `strength` within the next 30 % while ν is above its
-    tolerance, and falls by a tenth an update when it is not. The penalty is rounded off around zero, and its gradient
-    at the predictions is cut to `strength` times the loss's.
+    λ = m·u, where the unit u is measured every epoch, so that at m = 1 a constraint's gradient norm equals the loss's.
+    m is 0 for the first 30 % of the run. It then rises to `strength` within the next 30 % while ν is above its
+    tolerance, and falls by a tenth per update otherwise. The penalty is smoothed around zero, and its gradient norm at
+    the predictions is limited to `strength` times the loss's.
 
-    Where labels and constraints agree it lowers violations at little cost in loss; it does not drive them to zero.
-    Where they must vanish, take `Ascent(step)`, `NuPI` or `Augmented`, or repair the predictions.
+    If labels and constraints agree, it lowers violations at little cost in loss; it does not drive them to zero. For
+    that, use `Ascent(step)`, `NuPI` or `Augmented`, or repair the predictions.
 
     Args:
-        strength: how hard all constraints together may pull, as a multiple of the loss.
+        strength: limit on the gradient norm of all constraints together, as a multiple of the loss's.
     """
 
     strength: float = 1.0
@@ -213,19 +214,19 @@ class Balanced(Dual):
         return self.strength
 
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
-        """m ← min(m + strength/(0.3·K), strength) where ν > tolerance, else 0.9·m; nothing during the warm-up."""
+        """m ← min(m + strength/(0.3·K), strength) if ν > tolerance, else 0.9·m; no update during the warm-up."""
         assert moment.horizon is not None
         if moment.k + 1 < self.warm_up * moment.horizon:
             return
         m = state["multiplier"]
         size = violation.abs()
         rise = self.strength / max(1.0, self.ramp * moment.horizon)
-        # The sign matters only for an equality on plain σ, whose multiplier is signed.
+        # The sign only matters for an equality with plain σ, whose multiplier is signed.
         risen = (m + rise * violation.sign()).clamp(-self.strength, self.strength)
         m.copy_(torch.where(size > moment.tolerance, risen, m * self.decay))
 
     def settled(self, k: int, horizon: int | None) -> bool:
-        """After warm-up and ramp, or at the very end of a run too short to have them."""
+        """Whether warm-up and ramp are over, or the run has ended."""
         return horizon is None or k >= min((self.warm_up + self.ramp) * horizon, horizon)
 
 
@@ -238,8 +239,8 @@ class NuPI(Dual):
     Args:
         step: s > 0, the integral gain.
         proportional: κ ≥ 0; ten times the step by default.
-        smoothing: β in [0, 1), of the moving average.
-        normalise: work on ν over its scale.
+        smoothing: β in [0, 1), the decay of the moving average.
+        normalise: use ν/S instead of ν.
     """
 
     step: float = 1e-2
@@ -268,16 +269,16 @@ class NuPI(Dual):
 
 @dataclass(frozen=True)
 class Augmented(Dual):
-    """L + Σ λν + ½ρν², λ ← λ + ρν: the augmented Lagrangian (Hestenes), with a ρ that grows while ν does not fall.
+    """L + Σ λν + ½ρν², λ ← λ + ρν: the augmented Lagrangian (Hestenes), where ρ grows while ν does not fall.
 
-    It drives violations lowest, at the highest cost in loss. On plain σ of an inequality the term is
-    (max(0, λ + ρσ)² − λ²)/2ρ.
+    Of all rules it reaches the lowest violations, at the highest cost in loss. For an inequality with plain σ the term
+    is (max(0, λ + ρσ)² − λ²)/2ρ.
 
     Args:
-        penalty: ρ at the start.
-        growth: by which ρ is multiplied when ν has not fallen by a quarter since the last update.
-        limit: ρ at most.
-        normalise: work on ν over its scale.
+        penalty: initial ρ.
+        growth: factor applied to ρ if ν has not fallen by a quarter since the last update.
+        limit: upper bound for ρ.
+        normalise: use ν/S instead of ν.
     """
 
     penalty: float = 0.1
@@ -285,13 +286,13 @@ class Augmented(Dual):
     limit: float = 1.0
     normalise: bool = True
     curved: ClassVar[bool] = True
-    # λ|σ| has a kink that gradient steps jump over and back, and ρν would feed on: it is rounded off.
+    # Gradient steps overshoot the kink of λ|σ| in both directions, and ρν would accumulate that: the kink is smoothed.
     smooths: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         step_at("Augmented: penalty", self.penalty, 0)
         if not self.growth >= 1 or not self.limit >= self.penalty:
-            raise ValueError(f"Augmented: growth ≥ 1 and limit ≥ penalty, got {self.growth} and {self.limit}")
+            raise ValueError(f"Augmented: needs growth ≥ 1 and limit ≥ penalty, got {self.growth} and {self.limit}")
 
     def start(self, like: Tensor) -> State:
         """λ⁰ = 0, ρ⁰ = penalty."""
@@ -302,7 +303,7 @@ class Augmented(Dual):
         }
 
     def update(self, state: State, violation: Tensor, moment: Moment) -> None:
-        """λ ← λ + ρν, then ρ."""
+        """λ ← λ + ρν; then update ρ."""
         state["multiplier"].add_(state["penalty"] * violation)
         size = violation.abs()
         stuck = (size > 0.75 * state["previous"]) & (size > moment.tolerance)
@@ -312,9 +313,9 @@ class Augmented(Dual):
 
 @dataclass(frozen=True)
 class Adam(Dual):
-    """Adam on the multipliers, as other libraries drive them: here for comparison, and the doctor warns of it.
+    """Adam on the multipliers, as in some other libraries: for comparison only, and the doctor warns about it.
 
-    Its steps have the size of `step` however small the violation, so that on ν ≥ 0 the multipliers never come to rest.
+    Its steps are of size `step` however small the violation, so the multipliers do not converge on ν ≥ 0.
     """
 
     step: float = 1e-2
@@ -338,7 +339,7 @@ class Adam(Dual):
 
 
 def step_at(what: str, step: Any, k: int) -> float:
-    """The step of update k: a number > 0, from a number or a schedule."""
+    """The step size of update k, from a number or a schedule; raises unless it is > 0."""
     value = step(k) if callable(step) else step
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         raise ValueError(f"{what}: step must be a finite number > 0, got {value!r}" + (f" at k = {k}" if k else ""))
@@ -346,11 +347,11 @@ def step_at(what: str, step: Any, k: int) -> float:
 
 
 Rules = Dual | Literal["auto"] | Mapping[str, "Dual | Literal['auto']"] | None
-"""What `dual=` takes: a rule for all constraints, "auto" for `Balanced()`, a rule for each name, or None: no rule."""
+"""Type of `dual=`: one rule for all constraints, "auto" for `Balanced()`, a mapping by name, or None for no rule."""
 
 
 def rules_for(names: Sequence[str], dual: Rules) -> tuple[Dual, ...]:
-    """The rule of each constraint; None is λ = 0, the paper's M.
+    """The rule of each constraint; None means λ = 0, the paper's M.
 
     >>> rules_for(["capacity", "balance"], {"capacity": Ascent(0.1), "balance": "auto"})[1]
     Balanced(strength=1.0)

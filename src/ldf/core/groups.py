@@ -1,4 +1,4 @@
-"""Constraints on groups of samples, the paper's h on subsets S: means over each group, and how they compare."""
+"""Constraints on groups of samples, the paper's h on subsets S: comparisons of group means."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from .multiplier import Multiplier
 
 WINDOW = 1024.0
-"""Rows a group's running mean looks back over; a quarter of the group where that is less."""
+"""Window of a group's running mean, in rows; a quarter of the group if that is smaller."""
 
 
 def every_pair(means: Tensor) -> Tensor:
-    """σ = mean of group b − mean of group a for every pair a < b: zero when all groups agree. [G, k] → [pairs·k].
+    """σ = mean of group b − mean of group a for every pair a < b; zero if all groups agree. [G, k] → [pairs·k].
 
     >>> every_pair(torch.tensor([[0.2], [0.5], [0.9]]))
     tensor([0.3000, 0.7000, 0.4000])
@@ -31,17 +31,17 @@ def every_pair(means: Tensor) -> Tensor:
 
 
 class Groups(Scope):
-    """Subsets S₁ … S_G of the rows, for constraints on means over each of them, such as equal positive rates.
+    """Subsets S₁ … S_G of the rows, for constraints on group means, such as equal positive rates.
 
-    The function of a constraint on groups returns a statistic [batch, k] of each row (say, the probability of a
-    positive decision); `compare` turns its exact means over each group, [G, k], into the constraint's σ, [q].
+    The function of a constraint on groups returns a statistic [batch, k] of each row (for example the probability of a
+    positive decision); `compare` maps its exact group means, [G, k], to the constraint's σ, [q].
 
     Args:
-        labels: the group of each row of the data set, [N] int64 with −1 for "in none"; or membership [N, G] bool, so
-            that subsets may overlap; or the name of a batch's column, or a function of the batch, giving either.
-        count: G; needed where `labels` is a name or a function.
-        compare: means [G, k] → σ [q]; by default every pair's difference.
-        names: what the groups are called in messages.
+        labels: the group of each row of the data set, [N] int64 with −1 for no group; or membership [N, G] bool, which
+            allows overlapping groups; or the name of a column of the batch, or a function of the batch, for either.
+        count: G; required if `labels` is a name or a function.
+        compare: means [G, k] → σ [q]; by default the difference of every pair.
+        names: names of the groups in messages.
 
     >>> Groups(torch.tensor([0, 1, 1, -1])).count
     2
@@ -66,11 +66,11 @@ class Groups(Scope):
                 raise TypeError(f"Groups: labels must be [N] int64 or [N, G] bool, got {describe(labels)}")
             count = found if count is None else count
             if labels.ndim == 2 and count != found:
-                raise ValueError(f"Groups: membership in {found} groups, but count = {count}")
+                raise ValueError(f"Groups: labels has {found} columns, but count = {count}")
             if count < found:
                 raise ValueError(f"Groups: label {found - 1} needs count ≥ {found}, got {count}")
         elif count is None:
-            raise ValueError(f"Groups: with labels={labels!r} the number of groups must be given, as count=")
+            raise ValueError(f"Groups: labels={labels!r} requires the number of groups: pass count=")
         if count < 1:
             raise ValueError(f"Groups: count must be ≥ 1, got {count}")
         if names is not None and len(names) != count:
@@ -79,12 +79,12 @@ class Groups(Scope):
         self.names = names or [str(group) for group in range(count)]
 
     def membership(self, batch: Any) -> Tensor:
-        """Which row of the batch is in which group: [batch, G] bool."""
+        """Membership of each row of the batch: [batch, G] bool."""
         labels: Tensor
         if isinstance(self.labels, Tensor):
             ids = getattr(batch, "ids", None)
             if ids is None:
-                raise ValueError("Groups with a tensor of labels look a row up by its number: the batch needs `ids`")
+                raise ValueError("Groups with a tensor of labels look rows up by id: the batch needs `ids`")
             labels = self.labels.to(ids.device)[ids]
         elif isinstance(self.labels, str):
             labels = getattr(batch, self.labels)
@@ -102,47 +102,47 @@ class Groups(Scope):
         compared = self.compare(sigma.new_zeros(self.count, sigma.shape[1]))
         if compared.ndim != 1 or not len(compared):
             raise ConstraintError(
-                f"constraint {constraint!r}: compare must give a vector [q] from the groups' means "
+                f"constraint {constraint!r}: compare must return a vector [q] from the group means "
                 f"[{self.count}, {sigma.shape[1]}], got {list(compared.shape)}"
             )
         return len(compared)
 
     def compared(self, sigma: Tensor, batch: Any) -> Tensor:
-        """[comparisons, 1] from the exact means over these rows; those with a group that has none are left out."""
+        """[comparisons, 1] of the exact means over these rows; comparisons with an empty group are omitted."""
         member = self.membership(batch).to(sigma.dtype)
-        means = (member.t() @ sigma) / member.sum(0)[:, None]  # 0/0 = NaN marks a group without rows here
+        means = (member.t() @ sigma) / member.sum(0)[:, None]  # 0/0 = NaN marks a group without rows
         found = self.compare(means)[:, None]
         return found[~torch.isnan(found[:, 0])]
 
     def stack(self, name: str, multiplier: str) -> Hashable:
-        """Each constraint for itself."""
+        """One stack per constraint."""
         return "groups", name
 
     def block(self, multipliers: Sequence[Multiplier], statistics: int, rows: int | None, like: Tensor) -> Block:
-        """Sums over every group."""
+        """A block that sums over each group."""
         (multiplier,) = multipliers
         return GroupBlock(self, multiplier, statistics, like)
 
     def check_data(self, constraint: str, rows: int, trained: Sequence[Tensor], elsewhere: bool) -> None:
-        """A tensor of labels must have one for each row, and every group a row to train on."""
+        """Raise unless a tensor of labels has one label per row and every group has a training row."""
         if not isinstance(self.labels, Tensor):
             return
         if len(self.labels) != rows:
             raise ValueError(
-                f"constraint {constraint!r}: {len(self.labels)} group labels for {rows} rows (unlabelled rows "
-                "included; −1 puts a row in no group)"
+                f"constraint {constraint!r}: {len(self.labels)} group labels for {rows} rows (including "
+                "unlabelled rows; −1 means no group)"
             )
         if elsewhere:
             raise ValueError(
-                f"constraint {constraint!r}: with validation data of their own, groups must be a column: put the "
-                "labels into the data and say Groups('column', count)"
+                f"constraint {constraint!r}: with separate validation data, the group labels must be a column of the "
+                "data: use Groups('column', count)"
             )
         for own in trained:
             labels = self.labels.cpu()[own]
             counts = self._member(labels).sum(0)
             if int(counts.min()) == 0:
                 group = self.names[int(counts.argmin())]
-                raise ValueError(f"constraint {constraint!r}: group {group!r} has no row to train on")
+                raise ValueError(f"constraint {constraint!r}: group {group!r} has no training rows")
 
     def describe(self) -> int:
         """The number of groups."""
@@ -152,10 +152,10 @@ class Groups(Scope):
 class GroupBlock(Block):
     """One constraint on groups: σ = compare(means over each group).
 
-    Over the epoch, sums and counts of every group are exact, and the multiplier ascends by them. Within a step the
-    means are running ones, and this batch's rows give their gradient: E[Σ_{l∈g} s_l]/(B·P(g)) is the mean's. A group
-    that is absent from a batch keeps its running mean and gives no gradient. Rows that are only observed count in the
-    sums by which the multiplier ascends, and in nothing that a step uses.
+    Over the epoch, the sums and counts of every group are exact, and the dual update uses them. A training step uses
+    running means, with gradients from the rows of this batch: E[Σ_{l∈g} s_l]/(B·P(g)) is the group mean. A group that
+    is absent from a batch keeps its running mean and gets no gradient. Observed rows (`observe`) enter the sums of the
+    dual update only, not the training steps.
     """
 
     group_sums: Tensor
@@ -178,20 +178,20 @@ class GroupBlock(Block):
         self.register_buffer("running_counts", like.new_zeros(count))
         self.register_buffer("window", like.new_full((count,), WINDOW))
         self.register_buffer("rows_seen", like.new_zeros(1))
-        self.register_buffer("shares", like.new_zeros(count))  # of the last epoch's rows, over all processes
+        self.register_buffer("shares", like.new_zeros(count))  # fractions of the last epoch's rows, over all processes
 
     def means(self, statistic: Tensor, member: Tensor, remember: bool, exact: Tensor | None = None) -> Tensor:
-        """[G, k]: running means by value, this batch's by gradient; an epoch's sums are of `exact`, if given."""
+        """[G, k]: running means, with this batch's gradient; the epoch's sums are those of `exact`, if given."""
         batch_sums = member.t() @ statistic
         with torch.no_grad():
             batch_counts = member.sum(0)
             keep = torch.exp(-batch_counts / self.window)
             sums = keep[:, None] * self.running_sums + batch_sums
             counts = keep * self.running_counts + batch_counts
-            # A group nobody has seen yet is taken to be like the rest: it neither pulls nor is pulled.
+            # A group not seen so far gets the overall mean, so that it is not compared as different.
             overall = sums.sum(0) / counts.sum().clamp_min(1)
             value = torch.where(counts[:, None] > 0, sums / counts.clamp_min(1e-12)[:, None], overall)
-            # The rows of each group to expect in a batch, by the last epoch's shares; in the first, by those so far.
+            # Expected rows of each group per batch, by the last epoch's fractions; in the first epoch, by those so far.
             rows = len(statistic)
             so_far = (self.trained_counts + batch_counts) / (self.rows_seen + rows)
             expected = torch.where(self.shares > 0, self.shares, so_far) * rows
@@ -206,55 +206,55 @@ class GroupBlock(Block):
         return value + (pull - pull.detach())
 
     def exact(self, side: Side) -> Tensor | None:
-        """[rows, k] to ascend by in the place of σ, if the constraint has such."""
+        """[rows, k] values of `exact`, which replace σ in the dual update; None if the constraint has none."""
         (constraint,) = self.constraints
         if constraint.exact is None:
             return None
         return constraint.evaluate(*side, columns=self.widths[0], exact=True).detach().to(self.sums.dtype)
 
     def member(self, side: Side) -> Tensor:
-        """[rows, G] 1 where a row is in a group."""
+        """[rows, G]: 1 if a row is in a group, else 0."""
         return self.groups.membership(side.batch).to(self.sums.dtype)
 
     def forward(self, total: Tensor, side: Side, remember: bool) -> Tensor:
-        """Adds Σ μ ν(h(means))."""
+        """Add Σ μ ν(h(means)) to the total."""
         means = self.means(self.evaluate(side), self.member(side), remember, self.exact(side))
         sigma = self.groups.compare(means)[None]
         degree = self.degree(self.relaxed(sigma), self.offset if self.curved else None)
         return total + self.price(degree, degree[0], self.weight, self.curvature)
 
     def totals(self) -> tuple[list[Tensor], list[Tensor]]:
-        """What processes add up: sums and counts of every group."""
+        """The tensors to sum over processes: sums and counts of every group."""
         return [self.group_sums, self.group_counts, self.trained_counts, self.rows_seen], []
 
     def observe(self, side: Side) -> None:
-        """The sums of these rows alone."""
+        """Replace the group sums by those of these rows alone."""
         exact, member = self.exact(side), self.member(side)
         self.group_sums.copy_(member.t() @ (self.evaluate(side) if exact is None else exact))
         self.group_counts.copy_(member.sum(0))
 
     def probe(self, constraint: Constraint, side: Side) -> tuple[Tensor, int]:
-        """The comparisons [q] of these rows' means, and how many rows they are."""
+        """The comparisons [q] of these rows' means, and the number of rows."""
         statistic = constraint.evaluate(*side).to(self.sums.dtype)
         means = self.means(statistic, self.member(side), remember=False)
         return self.groups.compare(means), len(statistic)
 
     def check(self) -> None:
-        """Refuse to ascend by sums that are not finite."""
+        """Raise if the sums for the dual update are not finite."""
         if not bool(torch.isfinite(self.group_sums).all()):
             raise ConstraintError(
-                f"constraint {self.constraints[0].name!r}: its function gave a value that is not finite since the last "
-                "ascend()"
+                f"constraint {self.constraints[0].name!r}: its function returned a value that is not finite since the "
+                "last ascend()"
             )
 
     def observed(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The sums that the multiplier ascends by."""
+        """The group sums used by the dual update."""
         return [self.group_sums, self.group_counts], []
 
     def share(self) -> None:
-        """After the sums of all processes were added up: running means from them, the same for all."""
+        """Set the running means from the sums over all processes, so that all processes agree."""
         if self.constraints[0].exact is not None or not torch.equal(self.group_counts, self.trained_counts):
-            return  # the epoch's sums are of something else than the running ones
+            return  # the epoch's sums are not those of the running means
         seen = self.group_counts > 0
         counts = (self.group_counts / 4).clamp(1.0, WINDOW)
         means = self.group_sums / self.group_counts.clamp_min(1)[:, None]
@@ -262,7 +262,7 @@ class GroupBlock(Block):
         self.running_counts.copy_(torch.where(seen, counts, self.running_counts))
 
     def settle(self) -> None:
-        """The epoch's exact ν from the epoch's exact means."""
+        """Compute the epoch's exact ν from its exact means."""
         counts = self.group_counts[:, None]
         running = self.running_sums / self.running_counts.clamp_min(1e-12)[:, None]
         means = torch.where(counts > 0, self.group_sums / counts.clamp_min(1), running)
@@ -281,11 +281,11 @@ class GroupBlock(Block):
         self.window.copy_((self.trained_counts / 4).clamp(1.0, WINDOW))
 
     def outcome(self) -> list[tuple[Tensor, Tensor]]:
-        """Σ of the degree [q], over one set of groups."""
+        """Σ of the degree, [q], and a row count of 1."""
         return [(self.sums, self.count[0])]
 
     def reset(self) -> None:
-        """A new epoch begins; the running means go on."""
+        """Reset the sums for a new epoch; the running means continue."""
         for tensor in (self.group_sums, self.group_counts, self.trained_counts, self.rows_seen):
             tensor.zero_()
         for tensor in (self.sums, self.violations, self.maxima, self.count):

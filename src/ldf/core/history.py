@@ -1,4 +1,4 @@
-"""What happened, epoch by epoch: loss, every ν and every λ."""
+"""The training history: loss, ν and λ of every constraint, per epoch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from ..io.text import table, write_whole
 
 
 class History:
-    """A table with a row per epoch. Columns: epoch, loss, lr, seconds, and for every constraint nu_mean/…, nu_max/…,
-    lambda/… and penalty/… (Σ λν, as it entered the loss); with validation data val_loss, val_nu_mean/…, val_nu_max/…
-    and val/… for each metric.
+    """A table with one row per epoch.
 
-    `history["loss"]` is a column; `history.rows` suits `pandas.DataFrame(history.rows)`.
+    Columns: epoch, loss, lr, seconds, and for every constraint nu_mean/…, nu_max/…, lambda/… and penalty/… (Σ λν, as it
+    entered the loss); with validation data also val_loss, val_nu_mean/…, val_nu_max/… and val/… for each metric.
+
+    `history["loss"]` is a column; `pandas.DataFrame(history.rows)` makes a data frame.
 
     >>> history = History([{"epoch": 1, "loss": 0.5}])
     >>> history.append({"epoch": 2, "loss": 0.25, "lambda/balance": 1.0})
@@ -28,7 +29,7 @@ class History:
         self.rows: list[dict[str, float]] = [dict(row) for row in rows]
 
     def append(self, row: Mapping[str, float]) -> None:
-        """Add an epoch; in a loop of your own: `history.append(lagrangian.ascend())`."""
+        """Add an epoch; in your own training loop: `history.append(lagrangian.ascend())`."""
         self.rows.append({"epoch": len(self.rows) + 1, **row})
 
     def __len__(self) -> int:
@@ -46,7 +47,7 @@ class History:
 
     @property
     def constraints(self) -> list[str]:
-        """The names of the constraints in it."""
+        """The names of the constraints in this history."""
         return [name.removeprefix("nu_mean/") for name in self.columns if name.startswith("nu_mean/")]
 
     def __str__(self) -> str:
@@ -57,7 +58,7 @@ class History:
         return table(names, [[row.get(name, math.nan) for name in names] for row in shown])
 
     def to_csv(self, path: str | Path) -> None:
-        """Write all columns to a file, whole or not at all."""
+        """Write all columns to a file, atomically."""
         text = io.StringIO()
         writer = csv.DictWriter(text, self.columns, restval="nan")
         writer.writeheader()

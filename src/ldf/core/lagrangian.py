@@ -1,8 +1,8 @@
-"""The Lagrangian loss L + Σ λ ν(g) + Σ μ ν(h) and the multipliers' ascent: the paper's equation in one module.
+"""The Lagrangian loss L + Σ λ ν(g) + Σ μ ν(h) and the dual updates of its multipliers.
 
-`Lagrangian` stacks all constraints of one scope side by side, [rows, K], so that a step costs one product whatever
-their number. It holds no parameters: multipliers and an epoch's sums are buffers, saved, moved and reduced like those
-of any module.
+`Lagrangian` stacks all constraints of one scope as columns, [rows, K], so that a step costs one product whatever their
+number. It has no parameters: multipliers and the sums of an epoch are buffers, saved and moved like those of any
+module.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from .multiplier import Multiplier
 from .scope import ConstraintError, Side
 
 PairSides = tuple[Any, Any] | Mapping[str, tuple[Any, Any]] | None
-"""Predictions [2, pairs, …] and the batch of the pairs, its `ids` the numbers of the pairs; or these by name."""
+"""Predictions [2, pairs, …] and their batch, whose `ids` are the pair numbers; or a mapping of these by name."""
 Sides = Mapping[str | None, Side]
-"""What constraints look at in a step: the batch itself under None, pairs under their name."""
+"""Inputs of the constraints in a step: the batch itself under None, pairs under their name."""
 
 
 class Lagrangian(nn.Module):
-    """L + Σ λ_i ν(g_i) + Σ μ_j ν(h_j) for a training loop of your own, and the ascent of λ and μ.
+    """L + Σ λ_i ν(g_i) + Σ μ_j ν(h_j) for your own training loop, and the dual updates of λ and μ.
 
         lagrangian = ldf.Lagrangian(constraints, dual=ldf.Ascent(step=1e-2))
         for epoch in range(80):
@@ -41,15 +41,15 @@ class Lagrangian(nn.Module):
             lagrangian.ascend()
 
     In eval mode it returns the same loss and adds nothing to the epoch's sums. Under torch.compile, call `prepare` on
-    one batch before the first compiled step, and with dual="auto" before the first of every epoch. In distributed
+    one batch before the first compiled step, and with dual="auto" before the first step of every epoch. In distributed
     training every process calls `ascend`, which reduces the sums.
 
     Args:
-        constraints: made by `inequality` and `equality`, each under a name of its own.
-        dual: the rule for all, or a rule for each name (λ and μ with steps of their own); "auto" is `Balanced()`; None
-            watches the constraints and enforces none, the paper's M.
-        rows: N, the number of rows of the data set; needed by a multiplier per sample.
-        updates: how many times `ascend` will be called in all; needed by dual="auto".
+        constraints: created with `inequality` and `equality`, with unique names.
+        dual: one dual rule for all constraints, or a mapping by name (for separate steps for λ and μ); "auto" is
+            `Balanced()`; None monitors the constraints without enforcing them, the paper's M.
+        rows: N, the number of rows of the data set; required for a multiplier per sample.
+        updates: total number of calls of `ascend`; required for dual="auto".
     """
 
     rank: Tensor
@@ -78,12 +78,12 @@ class Lagrangian(nn.Module):
             if rule.warm_up and not updates:
                 raise ValueError(
                     f"constraint {constraint.name!r}: dual='auto' plans its warm-up over the whole run; "
-                    "say Lagrangian(…, updates=E), the number of calls of ascend(), or take a rule such as Ascent(1e-2)"
+                    "pass Lagrangian(…, updates=E), the number of calls of ascend(), or use a rule such as Ascent(1e-2)"
                 )
             if constraint.multiplier == "sample" and not constraint.scope.size(rows):
                 raise ValueError(
                     f"constraint {constraint.name!r}: a multiplier per sample needs the size of the data set; "
-                    "say Lagrangian(…, rows=N)"
+                    "pass Lagrangian(…, rows=N)"
                 )
         self.normalises = any(rule.normalise for rule in self.rules)
         self.cuts = any(rule.cut is not None for rule in self.rules)
@@ -95,21 +95,21 @@ class Lagrangian(nn.Module):
     # ---------------------------------------------------------------- the loss
 
     def forward(self, loss: Tensor, predictions: Any, batch: Any, pairs: PairSides = None) -> Tensor:
-        """L + Σ λν; adds ν to the epoch's sums.
+        """L + Σ λν; in training mode also adds ν to the epoch's sums.
 
         Args:
             loss: the task loss L of this batch, a scalar (a mean over its rows).
-            predictions: ŷ, [batch, …], or a tuple, list or dict of such; what the loss was computed from.
-            batch: handed to the constraints' functions as it is; with `ids` where rows are looked up by number.
-            pairs: for constraints on pairs: predictions [2, pairs, …] and their batch; a mapping by the name of the
-                `Pairs` where there are several.
+            predictions: ŷ that the loss was computed from, [batch, …], or a tuple, list or dict of such tensors.
+            batch: passed unchanged to the constraint functions; with `ids` if rows are looked up by id.
+            pairs: for constraints on pairs: predictions [2, pairs, …] and their batch; with several `Pairs`, a mapping
+                by name.
         """
         sides = self._sides(predictions, batch, pairs)
         if not self.ready or (self.normalises and not self.measured and loss.requires_grad):
             if torch.compiler.is_compiling():
                 raise RuntimeError(
                     "call lagrangian.prepare(loss, predictions, batch) before the first compiled step, and with "
-                    "dual='auto' before the first of every epoch"
+                    "dual='auto' before the first step of every epoch"
                 )
             self._prepare(loss, sides)
         if self.cuts:
@@ -128,9 +128,9 @@ class Lagrangian(nn.Module):
         return total
 
     def prepare(self, loss: Tensor, predictions: Any, batch: Any, pairs: PairSides = None) -> None:
-        """Lay out the buffers for these constraints and measure their units on this batch.
+        """Allocate the buffers for these constraints and measure their units on this batch.
 
-        `forward` does so by itself at the first batch; a compiled step needs it before. Nothing is added to the sums.
+        `forward` does this on the first batch; a compiled step needs it done before. Nothing is added to the sums.
         """
         self._prepare(loss, self._sides(predictions, batch, pairs))
 
@@ -141,10 +141,12 @@ class Lagrangian(nn.Module):
         if torch.is_grad_enabled() and (loss.requires_grad or not self.normalises):
             self._measure(loss, sides)
         elif self.normalises and self.training:
-            raise ValueError("measuring needs predictions that the loss was computed from, with gradients enabled")
+            raise ValueError(
+                "normalised dual rules need the predictions that the loss was computed from, with gradients enabled"
+            )
 
     def _measure(self, loss: Tensor, sides: Sides) -> None:
-        """What the loss and each constraint pull with at the predictions (`gradients.py`); `ascend` takes it in."""
+        """Measure the gradient norms of loss and constraints at ŷ (`gradients.py`); `ascend` uses them."""
         k = int(self.updates)
         pull = Pull.of(loss, sides[None].predictions, k, self.normalises)
         with torch.enable_grad():
@@ -162,29 +164,29 @@ class Lagrangian(nn.Module):
 
     @torch.no_grad()
     def observe(self, predictions: Any, batch: Any) -> None:
-        """Put these rows in the place of all since the last `ascend`, which then moves λ by them alone.
+        """Replace the rows seen since the last `ascend` by these, so that only these update λ.
 
-        By rows that were not trained on, say: a model can keep a constraint on rows that it knows and break it on
-        others. Pairs, and multipliers per sample, belong to rows of the training data and are left as they are.
+        Use it with held-out rows: a model can satisfy a constraint on its training rows and violate it on others.
+        Constraints on pairs and multipliers per sample belong to training rows and are not affected.
         """
         if not self.ready:
-            raise RuntimeError("observe() before the first batch: call lagrangian(loss, …) first")
+            raise RuntimeError("observe() was called before the first batch: call lagrangian(loss, …) first")
         for block in self.stacks():
             if block.observable:
                 block.observe(Side(predictions, batch))
 
     @torch.no_grad()
     def ascend(self) -> dict[str, float]:
-        """One dual update from the batches since the last: λ ← λ + s Σ ν by the paper's rule, and a new epoch's sums.
+        """One dual update from all batches since the last one (the paper's λ ← λ + s Σ ν); then resets the sums.
 
         Returns:
-            The row of a history: loss, and for every constraint the mean and the largest ν, Σ λν as it entered the
-            loss, and λ (where there are several, their mean and the largest).
+            One row of a history: the loss, and for every constraint the mean and maximum of ν, Σ λν as it entered the
+            loss, and λ (mean and maximum if the constraint has several).
         """
         if self.ready:
             self._reduce()
         if not self.ready or not float(self.loss_rows) > 0:
-            raise RuntimeError("ascend() without any batch since the last one: call lagrangian(loss, …) first")
+            raise RuntimeError("ascend() was called without a batch since the last one: call lagrangian(loss, …) first")
         k = int(self.updates)
         for block in self.stacks():
             block.check()
@@ -210,42 +212,42 @@ class Lagrangian(nn.Module):
 
     @property
     def multipliers(self) -> dict[str, Tensor]:
-        """λ and μ by name: [] one a constraint, [k] a column, [N, k] a sample; in units of loss per σ."""
+        """λ and μ by name: [] per constraint, [k] per column, [N, k] per sample; in units of loss per σ."""
         if not self.ready:
-            raise RuntimeError("multipliers are there once a batch has been seen")
+            raise RuntimeError("there are no multipliers before the first batch: call lagrangian(loss, …) first")
         return {m.constraint.name: m.value for m in self._multipliers()}
 
     @property
     def tolerances(self) -> dict[str, float]:
-        """By name: up to which mean ν a constraint counts as satisfied, in σ's units."""
+        """The largest mean ν that counts as satisfied, by name, in σ's units."""
         return {m.constraint.name: m.tolerance for m in self._multipliers()}
 
     def certify(self, predictions: Any, batch: Any, tolerance: Tolerance = TOLERANCE) -> Certificate:
-        """Per constraint: largest and mean ν and the share of rows violated beyond the tolerance, in σ's units."""
+        """Per constraint: maximum and mean ν, in σ's units, and the fraction of rows violated beyond the tolerance."""
         k = int(self.updates) if self.ready else 0
         return certify(self.constraints, predictions, batch, tolerance=tolerance, k=k)
 
     def conflicts(self, predictions: Any, batch: Any) -> dict[tuple[str, str], float]:
-        """Cosines between the gradients ∂ mean(ν)/∂ŷ of every two constraints that these predictions violate.
+        """Cosines between the gradients ∂ mean(ν)/∂ŷ of every two constraints violated by these predictions.
 
-        Near −1, what helps the one harms the other. Constraints on pairs are left out.
+        Near −1, reducing one violation increases the other. Constraints on pairs are omitted.
         """
         return conflicts(self.constraints, predictions, batch, int(self.updates))
 
     def settled(self) -> bool:
-        """Whether every rule has its multipliers at work, so that this iterate may be chosen."""
+        """Whether the current model may be selected as the best, according to every dual rule."""
         return all(rule.settled(int(self.updates), self.horizon) for rule in self.rules)
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- internals
 
     checks = True
-    """Look at every loss as it comes, and say which constraint is not finite; else `ascend` does so."""
+    """Check every loss and name the constraint that is not finite; if False, only `ascend` checks."""
 
     def _multipliers(self) -> list[Multiplier]:
         return list(self.multiplier_list)  # type: ignore[arg-type]
 
     def stacks(self) -> tuple[Block, ...]:
-        """The constraints, block by block."""
+        """The blocks of stacked constraints."""
         return self._stacks
 
     def _cut(self, leaf: Tensor) -> Tensor:
@@ -260,23 +262,23 @@ class Lagrangian(nn.Module):
         if not isinstance(pairs, Mapping):
             names = {c.scope.name for c in self.constraints if c.scope.name is not None}
             if not names:
-                raise ValueError("pairs were given, but no constraint stands on pairs: scope=ldf.Pairs(…)")
+                raise ValueError("pairs were given, but no constraint has scope=ldf.Pairs(…)")
             if len(names) > 1:
-                raise ValueError(f"there are {len(names)} sets of pairs, {sorted(names)}: give a mapping by name")
+                raise ValueError(f"there are {len(names)} sets of pairs, {sorted(names)}: pass a mapping by name")
             pairs = {names.pop(): pairs}
         return sides | {name: Side(*side) for name, side in pairs.items()}
 
     def _lay_out(self, sides: Sides) -> None:
-        """See how many columns every constraint has, and lay out all buffers."""
+        """Find the number of columns of every constraint, and allocate all buffers."""
         widths = []
-        dtype = torch.float32  # at least: an epoch's sums in half precision would stand still
+        dtype = torch.float32  # minimum: sums over an epoch would stagnate in half precision
         with torch.no_grad():
             for constraint in self.constraints:
                 side = sides.get(constraint.scope.name)
                 if side is None:
                     raise ValueError(
-                        f"constraint {constraint.name!r} stands on pairs {constraint.scope.name!r}, and the first "
-                        "batch has none: call lagrangian(loss, predictions, batch, pairs=(…, …))"
+                        f"constraint {constraint.name!r} needs pairs {constraint.scope.name!r}, but the first batch "
+                        "has none: call lagrangian(loss, predictions, batch, pairs=(…, …))"
                     )
                 sigma = constraint.evaluate(*side)
                 dtype = torch.promote_types(dtype, sigma.dtype)
@@ -287,11 +289,11 @@ class Lagrangian(nn.Module):
     def _build(self, widths: Sequence[Sequence[int]], like: Tensor) -> None:
         self.register_buffer("columns", torch.tensor(widths, dtype=torch.int64, device=like.device).reshape(-1, 2))
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=like.device))
-        self.register_buffer("rank", torch.tensor(rank(), device=like.device), persistent=False)  # whose sums these are
+        self.register_buffer("rank", torch.tensor(rank(), device=like.device), persistent=False)  # owner of the sums
         self.register_buffer("names", _encoded(self.constraints).to(like.device))
         self.register_buffer("fresh", like.new_zeros(len(self.constraints), 3))
         self.register_buffer("limit", like.new_full((), math.inf))
-        # [1], not []: torch.compile loses what a graph adds to a float64 tensor without dimensions.
+        # [1], not []: torch.compile loses in-place additions to a 0-d float64 tensor.
         self.register_buffer("loss_sum", like.new_zeros(1))
         self.register_buffer("loss_rows", like.new_zeros(1))
         stacks: dict[Hashable, list[int]] = {}
@@ -300,7 +302,7 @@ class Lagrangian(nn.Module):
             self.multiplier_list.append(Multiplier(constraint, rule, widths[index][0], rows, like))
             stacks.setdefault(constraint.scope.stack(constraint.name, constraint.multiplier), []).append(index)
         multipliers = self._multipliers()
-        self._stacks = tuple(  # beside the module list, which takes its time to go through
+        self._stacks = tuple(  # in addition to the module list, which is slow to iterate over
             self.constraints[own[0]].scope.block([multipliers[i] for i in own], widths[own[0]][1], self.rows, like)
             for own in stacks.values()
         )
@@ -310,18 +312,16 @@ class Lagrangian(nn.Module):
         self.ready = True
 
     def _explain(self, loss: Tensor, sides: Sides) -> None:
-        """Say which part of the loss is not finite."""
+        """Raise an error that names the part of the loss that is not finite."""
         if not math.isfinite(loss.item()):
-            raise ValueError(
-                f"the task loss is {loss.item()}: a smaller learning rate, or a look at the data, may help"
-            )
+            raise ValueError(f"the task loss is {loss.item()}: check the data, or try a smaller learning rate")
         for constraint in self.constraints:
             if constraint.scope.name in sides:
                 constraint.check_finite(constraint.evaluate(*sides[constraint.scope.name]))
         worst = max(self._multipliers(), key=lambda m: float(m.value.abs().max()))
         raise ConstraintError(
             f"the penalty overflowed; the largest multiplier is that of {worst.constraint.name!r}, "
-            f"{float(worst.value.abs().max()):.3g}: a smaller step or a cap keeps it in bounds"
+            f"{float(worst.value.abs().max()):.3g}: use a smaller step, or cap="
         )
 
     def _reduce(self) -> None:
@@ -339,7 +339,7 @@ class Lagrangian(nn.Module):
         if float(strange) > 0:
             raise RuntimeError(
                 "this process's sums were overwritten by another's: DistributedDataParallel broadcasts the buffers "
-                "of what it wraps; wrap the model alone, or say DistributedDataParallel(…, broadcast_buffers=False)"
+                "of what it wraps; wrap only the model, or use DistributedDataParallel(…, broadcast_buffers=False)"
             )
         self.rank.fill_(rank())
         for block in self.stacks():
@@ -350,23 +350,23 @@ class Lagrangian(nn.Module):
         if names is not None and not torch.equal(names.cpu(), _encoded(self.constraints)):
             theirs = bytes(names.tolist()).decode().split("\n")
             raise ValueError(
-                f"this state is of the constraints {theirs}; here are {[c.name for c in self.constraints]}"
+                f"this state has the constraints {theirs}, this Lagrangian has {[c.name for c in self.constraints]}"
             )
         if not self.ready and f"{prefix}columns" in state_dict:
             self._build(state_dict[f"{prefix}columns"].tolist(), state_dict[f"{prefix}loss_sum"].detach())
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
-        """The constraints and their rules, a line each."""
+        """The constraints and their dual rules, one per line."""
         return "\n".join(f"{c.name}: {c.kind}, {rule}" for c, rule in zip(self.constraints, self.rules, strict=True))
 
 
 @torch.no_grad()
 def pool(lagrangians: Sequence[Lagrangian]) -> None:
-    """Let several Lagrangians of the same constraints share what each has seen since the last `ascend`.
+    """Combine the sums since the last `ascend` of several Lagrangians with the same constraints.
 
-    Networks that were each trained without one fold of the data then ascend together, by the rows that none knows.
-    Their units are the mean of what each has measured, so that their multipliers are the same.
+    Models trained on different folds then share one dual update, from each fold's held-out rows. Their units are the
+    mean of the units measured for each, so that their multipliers are equal.
     """
     fresh = torch.stack([lagrangian.fresh for lagrangian in lagrangians]).mean(0)
     for lagrangian in lagrangians:
@@ -386,12 +386,12 @@ def pool(lagrangians: Sequence[Lagrangian]) -> None:
 
 
 def _encoded(constraints: Sequence[Constraint]) -> Tensor:
-    """The constraints' names in their order, as a tensor: a state dict holds nothing else."""
+    """The constraint names in order, encoded as a tensor for the state dict."""
     return torch.tensor(list("\n".join(constraint.name for constraint in constraints).encode()), dtype=torch.uint8)
 
 
 def _after_load(module: nn.Module, keys: Any) -> None:
-    """What follows from the loaded buffers is laid out anew."""
+    """Recompute everything derived from the loaded buffers."""
     if isinstance(module, Lagrangian) and module.ready:
         for block in module.stacks():
             block.refresh(int(module.updates), learned=False)

@@ -1,4 +1,4 @@
-"""λ of one constraint, as a dual rule moves it."""
+"""The multiplier λ of one constraint, updated by a dual rule."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from .constraint import Constraint
 from .dual import Dual, Moment, State
 
 TOLERANCE = 1e-3
-"""A mean violation below this share of σ's scale S counts as none."""
+"""Default tolerance for the mean violation, as a fraction of the scale S of σ."""
 
 
 class Multiplier(nn.Module):
     """λ of one constraint under one dual rule: [] per constraint, [k] per column, [N, k] per sample.
 
-    λ = multiplier · unit, the rule's own number times the unit that was measured (1 in literal mode).
+    λ = multiplier · unit: the rule's normalised multiplier times the measured unit (1 in literal mode).
     """
 
     multiplier: Tensor
@@ -37,9 +37,9 @@ class Multiplier(nn.Module):
         if constraint.cap is not None and not rule.normalise:
             self.multiplier.clamp_(min=-constraint.cap, max=constraint.cap)
         self.register_buffer("unit", like.new_tensor(0.0 if rule.normalise else 1.0))
-        self.register_buffer("pull", like.new_zeros(()))  # what the loss sets against the constraint, at ŷ
-        self.register_buffer("gradient", like.new_zeros(()))  # ‖∂ mean(±σ)/∂ŷ‖₂, a moving average where it is tracked
-        self.register_buffer("scale", like.new_zeros(()))  # S = ‖∂ mean(±σ)/∂ŷ‖₁ at the start; 0 while unknown
+        self.register_buffer("pull", like.new_zeros(()))  # ‖∂L/∂ŷ‖₂ + h·ν/g, see gradients.py
+        self.register_buffer("gradient", like.new_zeros(()))  # ‖∂ mean(±σ)/∂ŷ‖₂, a moving average if tracked
+        self.register_buffer("scale", like.new_zeros(()))  # S = ‖∂ mean(±σ)/∂ŷ‖₁, measured once; 0 while unknown
 
     @property
     def value(self) -> Tensor:
@@ -55,23 +55,23 @@ class Multiplier(nn.Module):
         return penalty
 
     def state(self) -> State:
-        """What the rule keeps, by name."""
+        """The state tensors of the rule, by name."""
         return {name: getattr(self, name) for name in self.state_names}
 
     @property
     def signed(self) -> bool:
-        """Whether λ may be negative: only an equality's, on plain σ."""
+        """Whether λ may be negative: only for an equality with plain σ."""
         return self.constraint.kind == "equality" and self.constraint.degree == "satisfiability"
 
     @property
     def tolerance(self) -> float:
-        """A mean ν up to this counts as none, in σ's units."""
+        """A mean ν up to this counts as satisfied, in σ's units."""
         if self.constraint.tolerance is not None:
             return self.constraint.tolerance
         return TOLERANCE * (float(self.scale) or 1.0)
 
     def learn(self, pull: Tensor, gradient: Tensor, scale: Tensor) -> None:
-        """Take in a measurement: S once, u = pull/‖∂σ/∂ŷ‖ once or, where the rule tracks it, of moving averages."""
+        """Store a measurement: S once, and u = pull/‖∂σ/∂ŷ‖ once or, if the rule tracks it, as moving averages."""
         first = float(self.scale) == 0.0
         if not float(gradient) > 0 or not (first or self.rule.tracks):
             return
@@ -85,10 +85,10 @@ class Multiplier(nn.Module):
     def ascend(
         self, sums: Tensor, counts: Tensor, k: int, horizon: int | None, nu: Tensor, largest: Tensor
     ) -> dict[str, float]:
-        """One update from Σ_l of the degree and the number of rows, [k] or [N, k] each.
+        """One dual update from Σ_l of the degree and the number of rows, each [k] or [N, k].
 
         Returns:
-            This constraint's part of a history's row: Σ λν as it entered the loss, mean and largest ν, and the new λ.
+            This constraint's entries of a history row: Σ λν as it entered the loss, mean and maximum ν, and the new λ.
         """
         if self.constraint.multiplier == "constraint":
             sums = sums.mean(-1)
@@ -103,12 +103,12 @@ class Multiplier(nn.Module):
         return {f"{part}/{self.constraint.name}": value for part, value in found.items()}
 
     def _move(self, sums: Tensor, counts: Tensor, k: int, horizon: int | None) -> None:
-        """The rule's step, then the projection to λ ≥ 0 and to the cap."""
+        """Update by the rule, then project to λ ≥ 0 and to the cap."""
         violation = sums / counts.clamp_min(1) if self.rule.reduce == "mean" else sums
         divisor = 1.0
         if self.rule.normalise:
             divisor = float(self.scale)
-            if divisor == 0.0:  # σ has not moved with the predictions yet: no unit to ascend in
+            if divisor == 0.0:  # σ has not depended on the predictions so far: no unit yet
                 return
         self.rule.update(self.state(), violation / divisor, Moment(k, horizon, self.tolerance / divisor))
         if not self.signed:

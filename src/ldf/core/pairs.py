@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class Pairs(Scope):
     """Pairs (i, j) of rows of the data set, for constraints between two samples such as ŷᵢ ≤ ŷⱼ for dᵢ ≼ dⱼ.
 
-    The function of a constraint on pairs gets predictions of shape [2, pairs, …], first and second partner, and a
+    The function of a constraint on pairs receives predictions [2, pairs, …], first and second partner, and a
     batch whose columns have the same two leading dimensions; it returns [pairs, k].
 
     Args:
-        indices: [P, 2] row numbers of the data set; labelled rows first, unlabelled rows after them.
-        name: tells several sets of pairs in one training run apart.
+        indices: [P, 2] row numbers of the data set; labelled rows come first, then unlabelled rows.
+        name: distinguishes several sets of pairs in one training run.
 
     >>> Pairs(torch.tensor([[0, 1], [1, 2]])).count
     2
@@ -51,22 +51,22 @@ class Pairs(Scope):
         return int(self.indices.shape[0])
 
     def rows(self, predictions: Any) -> int:
-        """A row for each pair of predictions [2, pairs, …]."""
+        """The number of pairs in predictions [2, pairs, …]."""
         return rows_of(predictions, dim=1)
 
     def size(self, rows: int | None) -> int:
-        """P, whatever the size of the data set."""
+        """P, independent of the size of the data set."""
         return self.count
 
     def present(self, batch: Any) -> Tensor | None:
-        """The batch's own word, where pairs were filled up to the same number for several runs."""
+        """The batch's column `present`, if pairs were padded to the same number for several runs."""
         return getattr(batch, "present", None)
 
     def gather(self, predictions: Any, batch: Any) -> Side:
-        """Both partners' predictions [2, P, …] and columns, of the pairs whose partners are both among these rows."""
+        """Predictions [2, P, …] and columns of both partners, for the pairs with both partners among these rows."""
         if not isinstance(batch, Batch):
             raise TypeError(
-                f"pairs {self.name!r} are looked up by row: the batch must be an ldf.Batch, got {type(batch)}"
+                f"pairs {self.name!r} are looked up by row id: the batch must be an ldf.Batch, got {type(batch)}"
             )
         count = len(leaves(predictions)[0])
         columns = batch.columns()
@@ -81,45 +81,45 @@ class Pairs(Scope):
         return Side(both, Batch(ids=numbers, **chosen))
 
     def stack(self, name: str, multiplier: str) -> Hashable:
-        """Those on the same pairs side by side; those with a multiplier for each pair apart."""
+        """Constraints on the same pairs share a stack, except those with a multiplier per pair."""
         return "pairs", self.name, multiplier == "sample"
 
     def block(self, multipliers: Sequence[Multiplier], statistics: int, rows: int | None, like: Tensor) -> Block:
-        """Sums over pairs."""
+        """A block that sums over pairs."""
         return Block(multipliers, self.count, like)
 
     def check_data(self, constraint: str, rows: int, trained: Sequence[Tensor], elsewhere: bool) -> None:
-        """Every partner must be a row of the data set."""
+        """Raise unless every partner is a row of the data set."""
         if int(self.indices.max()) >= rows:
             raise ValueError(
-                f"constraint {constraint!r}: pair of row {int(self.indices.max())}, but the data have "
+                f"constraint {constraint!r}: a pair has row {int(self.indices.max())}, but the data have "
                 f"{rows} rows, numbered from 0"
             )
 
     def pool(self, excluded: Sequence[Tensor], device: torch.device) -> Pool:
-        """The rows of these pairs."""
+        """The pool of rows in these pairs."""
         return Pool(self, excluded, device)
 
     def describe(self) -> str:
-        """Name and number."""
+        """Name and number of pairs."""
         return f"{self.name}: {self.count}"
 
 
 class Pool:
-    """The rows that pairs are made of: predicted once each where a step's pairs would need more rows than there are."""
+    """The rows that occur in pairs. Each is predicted once if the pairs of a step would need more rows than that."""
 
     def __init__(self, pairs: Pairs, excluded: Sequence[Tensor], device: torch.device) -> None:
         indices = pairs.indices.cpu()
         self.numbers = [(~torch.isin(indices, out).any(1)).nonzero()[:, 0] for out in excluded]
-        """For each run, the pairs whose two rows are both trained on."""
+        """For each run, the pairs with both rows in the training set."""
         if any(len(numbers) == 0 for numbers in self.numbers):
-            raise ValueError(f"pairs {pairs.name!r}: no pair is left whose two rows are both trained on")
+            raise ValueError(f"pairs {pairs.name!r}: no pair has both rows in the training set")
         rows, place = torch.unique(indices, return_inverse=True)
         self.indices, self.rows, self.place = indices.to(device), rows.to(device), place.to(device)
         self.whole = True
 
     def plan(self, steps: int) -> None:
-        """Decide once, from the size of a step's share of the pairs."""
+        """Decide from the number of pairs per step whether to predict all rows of the pool."""
         self.whole = 2 * max(len(numbers) for numbers in self.numbers) / steps > len(self.rows)
 
     def rows_of(self, numbers: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class Pool:
         return self.rows.expand(*numbers.shape[:-1], -1) if self.whole else both.flatten(-2)
 
     def side(self, given: Tensor, predictions: Any, columns: dict[str, Tensor]) -> Side:
-        """Both partners of pairs with these numbers, −1 where there is none, from what was predicted for `rows_of`."""
+        """Both partners of the pairs with these numbers (−1 for padding), from the predictions for `rows_of`."""
         numbers = given.clamp(min=0)
         place = self.place[numbers].mT if self.whole else torch.arange(2 * len(numbers)).view(2, -1)
         place = place.to(numbers.device)  # [2, P]

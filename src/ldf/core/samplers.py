@@ -1,4 +1,4 @@
-"""In which order rows and pairs are handed out: shuffled, stratified, the same for the same seed."""
+"""Samplers for rows and pairs: shuffled or stratified, reproducible by seed."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from .pairs import Pairs
 
 
 def shuffled(rows: Tensor, batch_size: int, generator: torch.Generator) -> list[Tensor]:
-    """The rows in random order, cut into batches; the last one may be shorter."""
+    """The rows in random order, split into batches; the last one may be smaller."""
     return list(rows[torch.randperm(len(rows), generator=generator)].split(batch_size))
 
 
 def stratified(
     rows: Tensor, labels: Tensor, batch_size: int, generator: torch.Generator, at_least: int = 1
 ) -> list[Tensor]:
-    """The rows in random order, cut into batches that each hold every group's share, and `at_least` rows of each.
+    """The rows in random order, split into batches with every group in proportion, and `at_least` rows of each.
 
-    A group with fewer rows than that takes is gone through again, so that its rows occur more than once in an epoch.
+    The rows of a group too small for that occur more than once in an epoch.
 
     Args:
         rows: [n] row numbers.
-        labels: [n] int64, the group of each of them.
+        labels: [n] int64, the group of each row.
+        batch_size: rows per batch.
+        generator: source of the random order.
+        at_least: minimum number of rows of each group per batch.
     """
     batches = math.ceil(len(rows) / batch_size)
     order, batch_of = [], []
@@ -35,8 +38,8 @@ def stratified(
         wanted = max(len(members), at_least * batches)
         rounds = [torch.randperm(len(members), generator=generator) for _ in range(math.ceil(wanted / len(members)))]
         order.append(members[torch.cat(rounds)[:wanted]])
-        # Row j goes to batch ⌊(j + offset)·batches/wanted⌋: every batch gets ⌊wanted/batches⌋ rows or one more; the
-        # offset, another for each group, keeps the larger shares of all groups from meeting in one batch.
+        # Row j goes to batch ⌊(j + offset)·batches/wanted⌋: every batch gets ⌊wanted/batches⌋ rows or one more. The
+        # offset differs between groups, so that their extra rows do not fall into the same batches.
         offset = (rank * 0.6180339887) % 1.0
         batch_of.append(((torch.arange(wanted) + offset) * batches / wanted).long().clamp(max=batches - 1))
     flat, place = torch.cat(order), torch.cat(batch_of)
@@ -45,7 +48,7 @@ def stratified(
 
 
 class StratifiedBatches:
-    """A batch sampler for `DataLoader(dataset, batch_sampler=…)`: every batch holds every group, however rare.
+    """A batch sampler for `DataLoader(dataset, batch_sampler=…)`: every batch contains every group, however rare.
 
     >>> batches = StratifiedBatches(torch.tensor([0] * 97 + [1] * 3), batch_size=10)
     >>> all(any(row >= 97 for row in batch) for batch in batches)
@@ -71,7 +74,7 @@ class StratifiedBatches:
 
 
 class PairBatches:
-    """Hands out all pairs once an epoch, in random order, as many batches as asked for: for loops of your own.
+    """Yields every pair once per epoch, in random order, in a given number of batches: for your own training loop.
 
     >>> [batch.tolist() for batch in PairBatches(Pairs(torch.tensor([[0, 1], [1, 2], [0, 2]])), batches=2)]
     [[2, 0], [1]]
@@ -92,6 +95,6 @@ class PairBatches:
 
 
 def epoch_generator(seed: int, epoch: int, stream: int = 0) -> torch.Generator:
-    """The random numbers of one epoch, the same however the run came there: nothing of it needs to be saved."""
+    """The random generator of one epoch. It depends only on the arguments, so checkpoints need not store it."""
     mixed = (seed * 0x9E3779B97F4A7C15 + epoch * 0xBF58476D1CE4E5B9 + stream * 0x94D049BB133111EB) % 2**63
     return torch.Generator().manual_seed(mixed)

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class Samples(Scope):
-    """Every row of the batch for itself; what a constraint without a scope has."""
+    """Each row of the batch on its own; the default scope of a constraint."""
 
     def __repr__(self) -> str:
         return "Samples()"
 
     def stack(self, name: str, multiplier: str) -> Hashable:
-        """All side by side; those with a multiplier for each row apart."""
+        """All constraints share a stack, except those with a multiplier per row."""
         return "samples", multiplier == "sample"
 
     def block(self, multipliers: Sequence[Multiplier], statistics: int, rows: int | None, like: Tensor) -> Block:
-        """Sums over rows."""
+        """A block that sums over rows."""
         return Block(multipliers, rows, like)
 
 

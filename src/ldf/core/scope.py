@@ -1,7 +1,7 @@
-"""Over what a constraint is stated: the face that samples, pairs and groups show to everything else.
+"""Scopes: the common interface of samples, pairs and groups.
 
-A scope owns what follows from it: which rows a constraint looks at, how σ is compared, how it is summed while training
-(its `Block`), and how it is certified.
+A scope defines which rows a constraint uses, how σ is compared, how it is summed during training (its `Block`), and how
+it is certified.
 """
 
 from __future__ import annotations
@@ -22,80 +22,80 @@ if TYPE_CHECKING:
 
 
 class ConstraintError(ValueError):
-    """A constraint whose value cannot be used: the message names it, what it gave and what would be right."""
+    """A constraint returned an unusable value; the message names the constraint, the value and what is expected."""
 
 
 class Side(NamedTuple):
-    """What a constraint's function gets: predictions and the batch that they are of."""
+    """The arguments of a constraint's function: predictions and their batch."""
 
     predictions: Any
     batch: Any
 
 
 class Scope(ABC):
-    """Over what a constraint is stated."""
+    """What a constraint applies to: samples, pairs or groups."""
 
     name: str | None = None
-    """Which rows of a step it looks at: None the batch itself, else the pairs of this name."""
+    """Which rows of a step it uses: None for the batch itself, otherwise the pairs of this name."""
     unit: str = "sample"
-    """What a row of σ is of."""
+    """What a row of σ refers to."""
     rowwise: bool = True
-    """Whether every row of σ is a constraint of its own, which may have a multiplier of its own."""
+    """Whether each row of σ is a separate constraint, which may have its own multiplier."""
 
     def rows(self, predictions: Any) -> int:
-        """How many rows σ must have for these predictions."""
+        """The number of rows σ must have for these predictions."""
         return rows_of(predictions)
 
     def size(self, rows: int | None) -> int | None:
-        """How many rows of σ there are in all, of so many rows of the data set."""
+        """The total number of rows of σ, for a data set with this many rows."""
         return rows
 
     def columns(self, constraint: str, sigma: Tensor) -> int:
-        """How many numbers a multiplier per column has, for what the constraint's function returned: [rows, k]."""
+        """The length of a multiplier per column, from the value of the constraint's function: [rows, k]."""
         return sigma.shape[1]
 
     def present(self, batch: Any) -> Tensor | None:
-        """[rows] bool, where some of a batch's rows only fill it up and count for nothing."""
+        """[rows] bool, False for padding rows that must not count; None if there is no padding."""
         return None
 
     def gather(self, predictions: Any, batch: Any) -> Side:
-        """All that can be looked at among these rows: what a certificate is about."""
+        """Everything that can be evaluated on these rows, for a certificate."""
         return Side(predictions, batch)
 
     def compared(self, sigma: Tensor, batch: Any) -> Tensor:
-        """σ [rows, k] as it is certified, from what the function returned for these rows."""
+        """σ [rows, k] as certified, from the function's value on these rows."""
         return sigma
 
     @abstractmethod
     def stack(self, name: str, multiplier: str) -> Hashable:
-        """Constraints of the same stack share a block; `name` and `multiplier` are the constraint's."""
+        """Key of the stack of a constraint with this name and `multiplier`; each stack has one block."""
 
     @abstractmethod
     def block(self, multipliers: Sequence[Multiplier], statistics: int, rows: int | None, like: Tensor) -> Block:
-        """What sums up such constraints while training.
+        """The block that sums up the constraints of one stack during training.
 
         Args:
-            multipliers: of the constraints of one stack.
-            statistics: the columns of what the first one's function returns.
-            rows: N of the data set, where known.
-            like: of the dtype and device that all buffers are to have.
+            multipliers: the multipliers of these constraints.
+            statistics: number of columns returned by the first constraint's function.
+            rows: N of the data set, if known.
+            like: a tensor with the dtype and device for all buffers.
         """
 
     def check_data(self, constraint: str, rows: int, trained: Sequence[Tensor], elsewhere: bool) -> None:
-        """Refuse data that this scope does not fit.
+        """Raise if this scope does not match the data.
 
         Args:
-            constraint: its name, for the message.
-            rows: of the data set.
-            trained: for each run, the numbers of the rows that it is trained on.
-            elsewhere: whether the model is validated on data of their own.
+            constraint: name of the constraint, for the message.
+            rows: number of rows of the data set.
+            trained: for each run, the row numbers of its training set.
+            elsewhere: whether the model is validated on a separate data set.
         """
         return
 
     def pool(self, excluded: Sequence[Tensor], device: torch.device) -> Pool | None:
-        """Where the rows of pairs come from, if this scope has pairs; without those of rows excluded from each run."""
+        """The pool of rows in pairs, without pairs of each run's excluded rows; None if this scope has no pairs."""
         return None
 
     def describe(self) -> str | int | None:
-        """What tells this scope from others of its kind, for a checkpoint."""
+        """What distinguishes this scope from others of its type, for a checkpoint."""
         return None
