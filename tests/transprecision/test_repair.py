@@ -1,4 +1,4 @@
-"""Repairs: monotone, the smallest change there is by either measure, and none where nothing is wrong."""
+"""Repair: monotone, the smallest possible change, and no change to values in no violated pair."""
 
 import time
 
@@ -39,12 +39,12 @@ def excess(values, table):
 
 
 def contradicted(values, table):
-    """[n] whether some other says that the value is too large or too small."""
+    """[n] whether the value is in a violated pair."""
     return ((excess(values, table) > 0) | (excess(values, table) > 0).T).any(1)
 
 
 def is_monotone(values, table):
-    """In every bit, equal rows included."""
+    """Monotone in every bit, including equal rows."""
     assert excess(values, table).max(initial=0.0) == 0
     assert Dominance(table).violations(values)[1:] == (0, 0.0, 0.0)
 
@@ -53,7 +53,7 @@ def by_min_max(values, table):
     """z_i = max over upper sets U ∋ i of min over lower sets L ∋ i of the mean of f on U ∩ L."""
     count = len(values)
     sets = (np.arange(1 << count)[:, None] >> np.arange(count)) % 2 == 1
-    # A set is upper where it has all that is above its members.
+    # A set is an upper set if it contains everything above its members.
     upper = sets[~(sets[:, :, None] & at_most(table) & ~sets[:, None, :]).any((1, 2))]
     lower = ~upper
     sizes = upper.astype(float) @ lower.T
@@ -63,7 +63,7 @@ def by_min_max(values, table):
 
 
 def by_least_squares(values, table):
-    """The dual: z = f − Σ λ (e_i − e_j) over all i ≼ j, with the λ ≥ 0 that make it smallest."""
+    """The dual: z = f − Σ λ (e_i − e_j) over all i ≼ j, with the λ ≥ 0 that minimise its norm."""
     low, high = np.nonzero(at_most(table) & ~np.eye(len(values), dtype=bool))
     unit = np.eye(len(values))
     moves = (unit[low] - unit[high]).T
@@ -211,7 +211,7 @@ def test_a_thousand_configurations():
     right = ~contradicted(values, table)
     assert 0 < right.sum() < 1000
     assert found[right].tolist() == values[right].tolist()
-    # The nearest point of a cone: f − z is at right angles to z, and no upper set would gain from going up.
+    # The nearest point of a cone: f − z is orthogonal to z, and moving an upper set up gains nothing.
     assert found.sum() == pytest.approx(values.sum(), abs=1e-10)
     assert found @ (values - found) == pytest.approx(0, abs=1e-10)
     assert (at_most(table) @ (values - found)).max() < 1e-10
@@ -227,10 +227,10 @@ def test_nothing_to_repair():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([1.0, 2.0], r"there must be one value for each of the 3 configurations, got \(2,\)"),
-        ([[1.0], [2.0], [3.0]], r"there must be one value for each of the 3 configurations, got \(3, 1\)"),
-        ([1.0, np.nan, 2.0], "values must be finite numbers; that of configuration 1 is nan"),
-        ([1.0, 2.0, -np.inf], "values must be finite numbers; that of configuration 2 is -inf"),
+        ([1.0, 2.0], r"values must have one entry for each of the 3 configurations, got shape \(2,\)"),
+        ([[1.0], [2.0], [3.0]], r"values must have one entry for each of the 3 configurations, got shape \(3, 1\)"),
+        ([1.0, np.nan, 2.0], "values must be finite; the value of configuration 1 is nan"),
+        ([1.0, 2.0, -np.inf], "values must be finite; the value of configuration 2 is -inf"),
     ],
 )
 def test_values_that_are_refused(values, message):
