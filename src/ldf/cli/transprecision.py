@@ -23,7 +23,7 @@ Columns = Annotated[
     list[str] | None,
     typer.Option(help="Column of widths; repeat for several. By default all columns except the target."),
 ]
-TARGET = "Column to learn; by default target or, if there is none, error, which is converted to y."
+TARGET = "Target column; by default target or, if there is none, error, which is converted to y."
 
 
 @app.command()
@@ -61,7 +61,7 @@ def label(
 
 @app.command()
 def train(
-    table: Annotated[Path, typer.Argument(help="CSV or Parquet file: integer columns and a target.")],
+    table: Annotated[Path, typer.Argument(help="CSV or Parquet file with columns of widths and a target.")],
     out: Annotated[Path, typer.Option(help="Output file for the predictor.")],
     target: Annotated[str | None, typer.Option(help=TARGET)] = None,
     variable: Columns = None,
