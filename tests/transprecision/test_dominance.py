@@ -205,7 +205,7 @@ def test_more_pairs_than_the_limit(monkeypatch):
     assert len(order.covering()) == 99
 
 
-def test_whole_numbers_of_any_size():
+def test_integers_of_any_size():
     top, bottom = np.iinfo(np.int64).max, np.iinfo(np.int64).min
     large = [[top, top], [top, top - 1], [top - 1, top], [bottom, bottom], [bottom, top], [bottom + 1, bottom]]
     table = np.array([[5 * k, 5 * k] for k in range(70)] + large)

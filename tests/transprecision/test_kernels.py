@@ -108,7 +108,7 @@ def test_a_kernel_assignment_by_assignment(by_hand):
         assert bits(found) == bits(by_hand(*widths_of_one))
 
 
-def test_correlation_fwt_black_scholes_and_jacobi_compute_what_they_say():
+def test_correlation_fwt_black_scholes_and_jacobi_are_correct():
     table = kernels._TABLE[..., 0]
     coefficients = np.corrcoef(table, rowvar=False)[np.triu_indices(table.shape[1], 1)]
     np.testing.assert_allclose(open_kernel("correlation").reference[:, 0], coefficients, rtol=1e-13)
@@ -148,7 +148,7 @@ def test_target_and_error():
     np.testing.assert_allclose(error(target(errors)), errors.clip(1e-30, 1), rtol=1e-12)
 
 
-def test_a_kernel_of_your_own(tmp_path):
+def test_a_custom_kernel(tmp_path):
     space = {}
     exec(own(), space)
     assert (open_kernel("dot"), space["dot"].source) == (space["dot"], None)
@@ -211,7 +211,7 @@ def test_kernels_that_are_not_found(tmp_path):
         open_kernel(str(empty))
 
 
-def test_kernels_that_return_what_they_should_not():
+def test_kernels_with_invalid_outputs():
     @kernel
     def same_for_all(x):
         return np.ones((3, 1))
@@ -270,7 +270,7 @@ def test_configurations_that_are_refused(table, message):
         check_configurations(table, ("a", "b"))
 
 
-def test_a_thousand_configurations_a_second():
+def test_a_thousand_configurations_per_second():
     made, table = open_kernel("correlation"), configurations("correlation", 2000, low=4)
     start = time.process_time()
     made.errors(table)

@@ -107,7 +107,7 @@ def test_tiny_and_subnormal_numbers(width):
 
 
 @pytest.mark.parametrize("width", EVERY)
-def test_zeros_infinities_and_what_is_not_a_number(width):
+def test_zeros_infinities_and_nan(width):
     same = [0.0, -0.0, np.inf, -np.inf]
     assert bits(rounded(same, width)) == bits(same)
     payloads = [

@@ -37,7 +37,7 @@ def mae(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", ["saxpy", "correlation"])
-def test_a_predictor_beats_the_mean_and_a_plane(name: str) -> None:
+def test_a_predictor_beats_the_mean_and_least_squares(name: str) -> None:
     sample = labels(name)
     given, test = first(sample, 200), Sample(sample.configurations[200:], sample.targets[200:])
     made = Predictor.fit(*given, variables=KERNELS[name].variables, epochs=15)
@@ -70,7 +70,7 @@ def test_repaired_predictions_have_no_violated_pair(recipe: str, increasing: boo
         assert made.violations(table, repair=False) == before
 
 
-def test_a_perceptron_is_repaired_with_its_training_rows_by_the_least_squares() -> None:
+def test_a_perceptron_is_repaired_with_its_training_rows_by_least_squares() -> None:
     made = fitted("paper", True, "M", 2)
     table = draw(3, 50, seed=5)
     both = np.concatenate([table, made.reference])
@@ -78,7 +78,7 @@ def test_a_perceptron_is_repaired_with_its_training_rows_by_the_least_squares() 
     assert sorted(made.reference.tolist()) == sorted(labels("saxpy").configurations[:200].tolist())
 
 
-def test_profiles_are_repaired_wherever_they_are_asked() -> None:
+def test_profiles_are_repaired_everywhere() -> None:
     made = fitted()
     made = replace(made, network=profiles(made.ranges.low, made.ranges.high))
     table = draw(3, 50, seed=5)
@@ -104,7 +104,7 @@ def test_targets_of_any_scale_are_learned() -> None:
     assert np.isfinite(flat.predict(test)).all()
 
 
-def test_a_seed_decides_every_bit() -> None:
+def test_a_seed_determines_every_bit() -> None:
     sample = first(labels("saxpy"), 40)
     made = [Predictor.fit(*sample, epochs=2, seed=seed) for seed in (1, 1, 2)]
     assert torch.equal(weights(made[0].network), weights(made[1].network))
@@ -112,7 +112,7 @@ def test_a_seed_decides_every_bit() -> None:
 
 
 @pytest.mark.parametrize("recipe", ["tuned", "paper"])
-def test_what_is_saved_is_what_is_loaded(tmp_path: Path, recipe: str) -> None:
+def test_saved_and_loaded_predictors_are_equal(tmp_path: Path, recipe: str) -> None:
     made = fitted(recipe, False, "M", 2)
     made.save(tmp_path / "predictor")
     held = Predictor.load(tmp_path / "predictor")

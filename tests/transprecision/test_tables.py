@@ -30,7 +30,7 @@ def by_rows(table: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(row) for row in table.tolist()]
 
 
-def test_draws_are_different_uniform_and_the_first_of_more() -> None:
+def test_samples_are_distinct_uniform_and_a_prefix_of_larger_ones() -> None:
     many = draw(2, 1500, seed=3)
     assert many.shape == (1500, 2)
     assert many.dtype == np.int64
@@ -45,7 +45,7 @@ def test_draws_are_different_uniform_and_the_first_of_more() -> None:
     assert set(narrow.ravel()) == {1, 2, 3}
 
 
-def test_where_there_are_no_more_all_are_drawn_in_random_order() -> None:
+def test_all_configurations_in_random_order_if_there_are_no_more() -> None:
     every = draw(2, 1000, seed=1, low=5, high=9)
     assert sorted(by_rows(every)) == list(itertools.product(range(5, 10), repeat=2))
     assert by_rows(every) != sorted(by_rows(every))
@@ -55,7 +55,7 @@ def test_where_there_are_no_more_all_are_drawn_in_random_order() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 52), (4, 53), (10, 9)])
-def test_widths_are_drawn_between_1_and_52(low: int, high: int) -> None:
+def test_widths_are_between_1_and_52(low: int, high: int) -> None:
     with pytest.raises(ValueError, match=f"widths must satisfy .* ≤ 52 bits, got low = {low} and high = {high}"):
         draw(3, 10, seed=0, low=low, high=high)
 
@@ -80,7 +80,7 @@ def test_on_all_cores_errors_are_the_same(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(tables.joblib, "Parallel", Watched)
     assert (run(kernel, drawn, workers=2) == alone).all()
-    assert not asked, "it takes no time"
+    assert not asked, "a fast kernel runs in this process"
     slow(monkeypatch)
     assert (run(kernel, drawn, workers=2) == alone).all()
     assert [len(arguments[1]) for _, arguments, _ in asked] == [256, 88]
@@ -119,7 +119,7 @@ def test_a_variable_called_y_keeps_its_column(tmp_path: Path) -> None:
     assert read_table(tmp_path / "labels.csv").configurations.shape == (20, 3)
 
 
-def test_labels_of_nothing_but_failures_are_read_back(tmp_path: Path) -> None:
+def test_labels_with_infinite_errors_are_read_back(tmp_path: Path) -> None:
     kernel = Kernel("zero", ("x",), lambda x: np.where(x(np.full((1, 1), 1.3)) == 1.3, 1.0, np.inf))
     made = label(kernel, 100, tmp_path / "labels.csv")
     assert len(made) == 49

@@ -91,7 +91,7 @@ def test_the_predictor_finds_fewer_bits_than_the_greedy_search(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_smallest_width_is_respected_and_a_seed_decides() -> None:
+def test_the_smallest_width_is_respected_and_a_seed_determines_the_result() -> None:
     found = [tuner.tune(KERNELS["saxpy"], 1e-2, low=low, rounds=1, seed=1) for low in (2, 2, 6)]
     assert found[0] == found[1]
     assert found[0].bits < 18
@@ -154,7 +154,7 @@ def test_a_bound_that_cannot_be_met_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_predictor_finds_cheapest_is_found_exactly(seed: int) -> None:
+def test_the_cheapest_predicted_configuration_is_found_exactly(seed: int) -> None:
     ranges = Ranges((4, 7, 5), (9, 12, 5 + seed))
     network = Profiles(*ranges.tensors(), 0.2)
     generator = torch.Generator().manual_seed(seed)

@@ -44,7 +44,7 @@ class Scaled(nn.Module):
 
 
 class Profiles(nn.Module):
-    """y = softmin_i g_i(x_i): the least precise variable dominates; each g_i is a learned profile over its widths.
+    """y = softmin_i g_i(x_i): the least precise variable determines y; each g_i is a learned profile over its widths.
 
     Rounding a variable to x bits contributes about c·2^(−x) to an output's relative error, and contributions add up.
     This gives y = −log Σ_i exp(−g_i(x_i)/T) · T with straight lines g_i. A profile is such a line plus a learned step

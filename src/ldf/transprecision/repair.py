@@ -37,8 +37,8 @@ def isotonic(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:
     if len(moving):
         table = order.table[order.place[moving]]
         found = _partition(values[moving], table)
-        # Means are exact up to rounding. The unchanged values bound them, and the closures restore the order among
-        # them.
+        # Means are exact up to rounding. The unchanged values bound them, and the closures restore the
+        # order among them.
         kept = values.copy()
         kept[moving] = -np.inf
         least = order.closures(kept)[0]

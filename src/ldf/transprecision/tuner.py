@@ -24,7 +24,7 @@ from .training import TUNED, Ranges, Sample, train
 Configuration = tuple[int, ...]
 
 MARGINS = tuple(0.005 * step for step in range(-6, 15))
-"""Safety margins added to the required y, to allow for prediction errors."""
+"""Offsets added to the required y, to allow for prediction errors."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Runs:
         return Found(configuration, error, len(self.known))
 
     def descend(self) -> None:
-        """Plain greedy search: lower the width whose error is then smallest by one bit, until none can be lowered."""
+        """Plain greedy search: remove the bit that leaves the smallest error, until no width can be lowered."""
         current = self.cheapest().configuration
         while True:
             lower = [_moved(current, {i: -1}) for i in range(len(current)) if current[i] > self.low]
