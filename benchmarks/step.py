@@ -1,8 +1,8 @@
-"""What one training step under constraints costs, as a multiple of a plain PyTorch step.
+"""Cost of one training step under constraints, as a multiple of a plain PyTorch step.
 
-All variants run in one process, in turns: each trains for 10 steps, then the next, round after round, so that whatever
-else the machine does falls on all of them. Every epoch of 50 steps has its shuffle and its multiplier update in it. A
-figure is the median over the rounds of a variant's time over the plain step's in the same round.
+All variants run in one process and alternate: each trains for 10 steps, then the next, round after round, so that other
+load on the machine affects all of them equally. Every epoch of 50 steps includes its shuffle and its multiplier update.
+Each result is the median over the rounds of a variant's time divided by the plain step's time in the same round.
 
     python benchmarks/step.py [--json] [--rounds N] [--threads N] [--quick]
 """
@@ -52,14 +52,14 @@ KEYS = (
 
 
 class Variant(NamedTuple):
-    """One way to train: the model, and an endless generator that trains it by one step whenever it is asked to."""
+    """One way to train: a model, and an endless generator that runs one training step per item."""
 
     model: nn.Module
     steps: Iterator[None]
     lagrangian: ldf.Lagrangian | None = None
 
 
-# -------------------------------------------------------------------- the problem, the same for all
+# -------------------------------------------------------------------- the problem, shared by all variants
 
 _random = torch.Generator().manual_seed(0)
 inputs = torch.randn(ROWS, INPUTS, generator=_random)
@@ -98,7 +98,7 @@ INEQUALITIES = (upper, lower, capacity)
 EQUALITIES = (balance, linear, product)
 WIDTHS = (50, 50, 5, 1, 10, 10)
 
-# For those who stack the degrees by hand: max(σ, floor·σ) is max(0, σ) or |σ|, `mean` gives each group its mean.
+# For variants that stack all σ by hand: max(σ, floor·σ) is max(0, σ) or |σ|, and `mean` averages each group.
 floor = torch.tensor([0.0] * sum(WIDTHS[:3]) + [-1.0] * sum(WIDTHS[3:]))
 mean = torch.block_diag(*[torch.full((width, 1), 1 / (width * BATCH)) for width in WIDTHS])  # [126, 6]
 
@@ -110,7 +110,7 @@ def constraints() -> list[ldf.Constraint]:
 
 
 def violations(y: Tensor, batch: ldf.Batch) -> Tensor:
-    """The mean violation of each of the six groups, [6]; stacked, which is quicker than group by group."""
+    """Mean violation of each of the six groups, [6]; stacked, which is faster than group by group."""
     sigma = torch.cat([degree(y, batch) for degree in INEQUALITIES + EQUALITIES], 1)
     return torch.maximum(sigma, sigma * floor).sum(0) @ mean
 
@@ -131,7 +131,7 @@ def new_adam(model: nn.Module) -> torch.optim.Adam:
 
 
 def new_epochs() -> Iterator[Iterator[ldf.Batch]]:
-    """Epoch after epoch, each the shuffled batches of all rows; the same ones for every variant."""
+    """Endless epochs of shuffled batches of all rows; the same for every variant."""
     random = torch.Generator().manual_seed(2)
     while True:
         order = torch.randperm(ROWS, generator=random).split(BATCH)
@@ -158,12 +158,12 @@ def plain() -> Variant:
 
 
 def penalty() -> Variant:
-    """Penalties by hand: the six mean violations with weight 1, and no multipliers."""
+    """Hand-written penalties: the six mean violations with weight 1, without multipliers."""
     return added(lambda y, batch: violations(y, batch).sum())
 
 
 def degrees() -> Variant:
-    """The six degree functions and one product with a constant: what every way to enforce them must pay."""
+    """The six functions σ and one product with a constant: the minimum cost of any way to enforce them."""
     constant = torch.full((BATCH * sum(WIDTHS),), 1e-6)
     return added(
         lambda y, batch: torch.dot(torch.cat([d(y, batch) for d in INEQUALITIES + EQUALITIES], 1).view(-1), constant)
@@ -188,7 +188,7 @@ def added(term: Callable[[Tensor, ldf.Batch], Tensor]) -> Variant:
 
 
 def ldf_with(dual: ldf.Dual, updates: int | None = None) -> Variant:
-    """The six constraints in a Lagrangian, and an ascent at the end of the epoch."""
+    """The six constraints in a Lagrangian, with dual ascent at the end of each epoch."""
     model = new_model()
     adam = new_adam(model)
     lagrangian = ldf.Lagrangian(constraints(), dual, updates=updates)
@@ -208,10 +208,10 @@ def ldf_with(dual: ldf.Dual, updates: int | None = None) -> Variant:
 
 
 def compiled(constrained: bool) -> Variant:
-    """Forward pass, loss, Lagrangian, backward pass and Adam as one compiled graph; all guards stay on.
+    """Forward pass, loss, Lagrangian, backward pass and Adam as one compiled graph, with all guards enabled.
 
-    torch.optim's step breaks the graph, so that Adam's five lines stand here; `agree` sees that they do the same.
-    The gain over eager is mostly the plain step's own: compare with `plain_compiled`.
+    torch.optim's step breaks the graph, so Adam is written out here; `agree` checks that both give the same weights.
+    Most of the gain over eager comes from compiling the plain step: compare with `plain_compiled`.
     """
     if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
         raise RuntimeError(f"torch {torch.__version__} cannot compile a backward pass into the step")
@@ -231,7 +231,7 @@ def compiled(constrained: bool) -> Variant:
             v.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
             parameter.sub_(size * m / (v.sqrt() / root + EPS))
 
-    # Two functions, for one with a flag would be compiled twice and both sets of guards be looked at in every step.
+    # Two functions: one with a flag would be compiled twice, and both sets of guards checked in every step.
     def plain_step(x: Tensor, labels: Tensor, ids: Tensor) -> None:
         gradients = torch.autograd.grad(mse_loss(model(x), labels), parameters)
         with torch.no_grad():
@@ -264,10 +264,10 @@ def compiled(constrained: bool) -> Variant:
 
 
 def cooper() -> Variant:
-    """Cooper's own loop, `roll`: multipliers move by gradient ascent in every step.
+    """Cooper's training loop, `roll`: multipliers are updated by gradient ascent in every step.
 
-    Chosen in its favour: one Constraint with six multipliers for the stacked violations, rather than six with one each;
-    the simultaneous optimiser, the cheapest of its schemes (the alternating ones were slower).
+    Configured in its favour: one Constraint with six multipliers for the stacked violations, instead of six with one
+    each, and the simultaneous optimiser (the alternating ones were slower).
     """
     import cooper as library
 
@@ -303,9 +303,9 @@ def cooper() -> Variant:
 
 
 def humancompatible() -> Variant:
-    """Its plain dual ascent, `ALM` without augmentation, through the entry point it recommends, in every step.
+    """Plain dual ascent of humancompatible: `ALM` without augmentation, by its recommended entry point, in every step.
 
-    Chosen in its favour: one group with six multipliers for the stacked violations, passed as a flat tensor.
+    Configured in its favour: one group with six multipliers for the stacked violations, passed as a flat tensor.
     """
     from humancompatible.train.dual_optim import ALM
 
@@ -326,7 +326,7 @@ def humancompatible() -> Variant:
 
 
 def build(epochs: int) -> dict[str, Variant | None]:
-    """All variants, each trained for two epochs: by then it is compiled, and its multipliers have moved."""
+    """All variants, each trained for two epochs, after which it is compiled and its multipliers have been updated."""
     makers: dict[str, Callable[[], Variant]] = {
         "plain": plain,
         "ldf_eager": lambda: ldf_with(ldf.Ascent(DUAL_STEP)),
@@ -347,14 +347,14 @@ def build(epochs: int) -> dict[str, Variant | None]:
             if name in ("plain", "degrees", "penalty", "ldf_eager", "ldf_auto"):
                 raise
             variants[name] = None
-            print(f"{name}: left out, {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
+            print(f"{name}: skipped, {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
     agree(variants, "plain", "plain_compiled")
     agree(variants, "ldf_eager", "ldf_compiled")
     return variants
 
 
 def agree(variants: dict[str, Variant | None], one: str, other: str) -> None:
-    """Both have seen the same batches: weights and multipliers must be the same but for rounding."""
+    """Both were trained on the same batches: weights and multipliers must be equal up to rounding."""
     first, second = variants[one], variants[other]
     if first is None or second is None:
         return
@@ -368,7 +368,7 @@ def agree(variants: dict[str, Variant | None], one: str, other: str) -> None:
             raise SystemExit(f"{one} and {other} do not train the same model: they differ by {gap:.1%}")
 
 
-# -------------------------------------------------------------------- the clock
+# -------------------------------------------------------------------- timing
 
 
 def go(variant: Variant, steps: int) -> None:
@@ -383,7 +383,7 @@ def seconds(function: Callable[..., object], *arguments: object) -> float:
 
 
 def in_turns(variants: dict[str, Variant | None], rounds: int) -> dict[str, list[float]]:
-    """For every variant, seconds a step in each round: an epoch in bursts; the order moves on by one a round."""
+    """Seconds per step of every variant in each round: one epoch in bursts; the order rotates by one per round."""
     present = {name: variant for name, variant in variants.items() if variant is not None}
     order = list(present)
     times: dict[str, list[float]] = {name: [] for name in order}
@@ -400,9 +400,9 @@ def in_turns(variants: dict[str, Variant | None], rounds: int) -> dict[str, list
 
 
 def whole(reference: Variant, repeats: int, epochs: int) -> dict[str, list[float]]:
-    """Seconds a step and model of `fit`, compiled `fit` and `fit_many`, and of the plain step, measured around them.
+    """Seconds per step and model of `fit`, compiled `fit` and `fit_many`, and of the plain step before and after them.
 
-    A run's figure is the median of its epochs' own times, from the third on: by then it is compiled.
+    The time of a run is the median over its epochs from the third on, when it is compiled.
     """
     options = {"loss": mse_loss, "constraints": constraints(), "dual": ldf.Ascent(DUAL_STEP), "batch_size": BATCH}
     options |= {"epochs": epochs, "progress": False}
@@ -424,17 +424,17 @@ def whole(reference: Variant, repeats: int, epochs: int) -> dict[str, list[float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="print one flat object of ratios to the plain step")
-    parser.add_argument("--rounds", type=int, default=60, help="how often every variant gets its turn (60)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch (1)")
-    parser.add_argument("--quick", action="store_true", help="a few rounds only, to see that everything runs")
+    parser.add_argument("--json", action="store_true", help="print ratios to the plain step as one JSON object")
+    parser.add_argument("--rounds", type=int, default=60, help="number of rounds over all variants (60)")
+    parser.add_argument("--threads", type=int, default=1, help="number of PyTorch threads (1)")
+    parser.add_argument("--quick", action="store_true", help="a few rounds only, to check that everything runs")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     rounds = min(options.rounds, 5) if options.quick else options.rounds
 
     variants = build(epochs=rounds + 2)
     gc.collect()
-    gc.freeze()  # what torch and the variants are made of is never garbage
+    gc.freeze()  # torch and the variants are never garbage
     gc.disable()  # as timeit does
     times = in_turns(variants, rounds)
     ratios: dict[str, float | None] = dict.fromkeys(KEYS)

@@ -20,13 +20,13 @@ from ldf.transprecision.tables import draw, label, read_table
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone after it."""
+    """Remove kernels registered by a test."""
     monkeypatch.setattr(kernels, "KERNELS", dict(kernels.KERNELS))
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with labels to train and to test on, and a predictor."""
+    """A folder with training labels, test labels and a predictor."""
     folder = tmp_path_factory.mktemp("made")
     kernel = KERNELS["convolution"]
     label(kernel, 150, folder / "labels.csv", seed=0)
@@ -41,11 +41,11 @@ def test_the_kernels_are_listed(call) -> None:
     done = call("transprecision", "kernels")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["kernel", "variables", "computes", "named"]
+    assert lines[0].split() == ["kernel", "variables", "computes", "names"]
     assert [line.split()[0] for line in lines[1:]] == list(KERNELS)
     assert "saxpy" in lines[1]
     assert lines[1].endswith("a, x, y")
-    assert lines[-1].endswith("..."), "a list of 25 is cut"
+    assert lines[-1].endswith("..."), "a list of 25 names is truncated"
     assert max(map(len, lines)) < 200
 
 
@@ -56,19 +56,19 @@ def test_labels_of_a_kernel(tmp_path: Path, call) -> None:
     assert len(read_table(tmp_path / "labels.parquet")) == 500
     few = ("--rows", "500", "--low", "6", "--high", "7", "--seed", "3")
     done = call("transprecision", "label", "convolution", *few, "--out", "few.csv", cwd=tmp_path)
-    assert done.stdout.startswith("16 configurations (there are no more than 16) of convolution in few.csv, ")
+    assert done.stdout.startswith("16 configurations (all that exist) of convolution in few.csv, ")
     table = read_table(tmp_path / "few.csv")
     assert (table.configurations == draw(4, 500, 3, 6, 7)).all()
 
 
-def test_a_kernel_of_ones_own_from_labels_to_widths(tmp_path: Path, call) -> None:
+def test_labels_of_a_custom_kernel(tmp_path: Path, call) -> None:
     (tmp_path / "own.py").write_text(OWN)
     done = call("transprecision", "label", "own.py:dot", "-n", "60", "--out", "labels.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert read_table(tmp_path / "labels.csv").variables == ("x", "total")
     refused(
         call("transprecision", "label", "own.py:sum", "--out", "labels.csv", cwd=tmp_path),
-        "own.py has the kernels dot; say which, as own.py:NAME",
+        "own.py defines the kernels dot; choose one with own.py:NAME",
     )
 
 
@@ -130,17 +130,17 @@ def test_training_takes_other_models_columns_and_directions(made: Path, tmp_path
 
 
 class StopError(Exception):
-    """Ends a run from within, as a kill would."""
+    """Stops a run from inside, like a kill."""
 
 
-def test_training_that_was_stopped_goes_on(made: Path, tmp_path: Path, call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_training_resumes(made: Path, tmp_path: Path, call, monkeypatch: pytest.MonkeyPatch) -> None:
     train = ("transprecision", "train", str(made / "labels.csv"), "--out", "predictor", "--epochs")
 
     def stop(*_: object) -> None:
         raise StopError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Predictor, "save", stop)  # the checkpoint is there, the predictor is not
+        patch.setattr(Predictor, "save", stop)  # the checkpoint exists, the predictor does not
         with pytest.raises(StopError):
             call(*train, "4", cwd=tmp_path)
     place = tmp_path / ".predictor.checkpoint"
@@ -159,7 +159,7 @@ def test_training_that_was_stopped_goes_on(made: Path, tmp_path: Path, call, mon
 def test_predictions_with_and_without_repair(made: Path, tmp_path: Path, call) -> None:
     data = read_table(made / "test.parquet")
     table = data.configurations.copy()
-    table[3, 2], table[5, 0] = 1, 2  # fewer bits than any that was trained on
+    table[3, 2], table[5, 0] = 1, 2  # fewer bits than in the training set
     columns = dict(zip(data.variables, table.T.tolist(), strict=True))
     write_columns(tmp_path / "asked.csv", {"other": [0] * 60} | columns)
     held = Predictor.load(made / "predictor")
@@ -167,7 +167,7 @@ def test_predictions_with_and_without_repair(made: Path, tmp_path: Path, call) -
     done = call(*ask, "answers.csv", cwd=tmp_path)
     pairs = Dominance(table).count()
     assert done.stdout == f"60 predictions in answers.csv; 0 of {pairs} dominated pairs violated\n"
-    assert done.stderr == "Warning: 2 of them outside of what was trained on\n"
+    assert done.stderr == "Warning: 2 of 60 configurations outside the training range\n"
     with (tmp_path / "answers.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == [*data.variables, "predicted", "outside"]
@@ -205,10 +205,10 @@ def test_tuned_widths_are_printed(call) -> None:
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["tuned"]
     assert [line.split()[0] for line in lines[1:6]] == ["data", "sum", "bits", "error", "kernel"]
-    assert f"{found['tuned']['bits']} of 104 mantissa bits keep the error at " in lines[-1]
+    assert f"{found['tuned']['bits']} of 104 mantissa bits: measured error " in lines[-1]
 
 
-def test_what_is_wrong_is_said_in_one_line(made: Path, tmp_path: Path, call) -> None:
+def test_errors_are_one_line(made: Path, tmp_path: Path, call) -> None:
     (tmp_path / "half.csv").write_text("a,target\n1.5,0.5\n")
     (tmp_path / "few.csv").write_text("a,target\n1,0.5\n2,0.6\n")
     damaged = tmp_path / "damaged"
@@ -218,18 +218,21 @@ def test_what_is_wrong_is_said_in_one_line(made: Path, tmp_path: Path, call) -> 
     def say(*arguments: str):
         return call("transprecision", *arguments, cwd=tmp_path)
 
-    refused(say("label", "gemm", "--out", "labels.csv"), "there is no kernel 'gemm'; there are saxpy, ")
+    refused(say("label", "gemm", "--out", "labels.csv"), "there is no kernel 'gemm'; available: saxpy, ")
     refused(say("label", "none.py:dot", "--out", "labels.csv"), "there is no file none.py")
     refused(say("label", "fwt", "--out", "labels.txt"), "labels are written to .csv or .parquet files")
-    refused(say("label", "fwt", "--out", "labels.csv", "--low", "9", "--high", "8"), "the smaller first; got 9 and 8")
+    refused(say("label", "fwt", "--out", "labels.csv", "--low", "9", "--high", "8"), "got low = 9 and high = 8")
     refused(say("train", "none.csv", "--out", "p"), "there is no file none.csv")
-    refused(say("train", "half.csv", "--out", "p"), "half.csv: column 'a', row 1: expected a whole number, got 1.5")
+    refused(say("train", "half.csv", "--out", "p"), "half.csv: column 'a', row 1: expected an integer, got 1.5")
     few = say("train", "few.csv", "--out", "p")
     assert few.returncode == 1
-    assert few.stderr.startswith("ldf: at least ten configurations and a target for each are needed, got 2")
+    assert few.stderr.startswith("ldf: need at least ten configurations and one target for each, got 2")
     assert few.stderr.count("\n") == 1
-    refused(say("train", "few.csv", "--target", "cost", "--out", "p"), "has no column cost to learn")
-    refused(say("doctor", "none"), "there is no file none; `ldf transprecision train` makes one")
+    refused(
+        say("train", "few.csv", "--target", "cost", "--out", "p"),
+        "has no target column: expected cost, found a, target",
+    )
+    refused(say("doctor", "none"), "there is no file none; create it with `ldf transprecision train`")
     refused(say("doctor", "damaged"), "damaged is damaged or not a checkpoint")
     refused(say("doctor", "few.csv"), "few.csv is damaged or not a checkpoint")
     predictor = str(made / "predictor")
@@ -237,8 +240,8 @@ def test_what_is_wrong_is_said_in_one_line(made: Path, tmp_path: Path, call) -> 
     ask = ("predict", predictor, "--configurations", "few.csv", "--out")
     refused(say(*ask, "answers.csv"), "few.csv has no column 'image'")
     refused(say(*ask, "answers.txt"), "predictions are written to .csv or .parquet files")
-    refused(say("tune", "fwt", "--max-error", "0"), "the largest error allowed must be a number > 0, got 0.0")
-    refused(say("tune", "fwt", "--max-error", "nan"), "must be a number > 0, got nan")
+    refused(say("tune", "fwt", "--max-error", "0"), "the error bound must be a finite number > 0, got 0.0")
+    refused(say("tune", "fwt", "--max-error", "nan"), "must be a finite number > 0, got nan")
     assert {one.name for one in tmp_path.iterdir()} == before
     for arguments in (
         ("train", "few.csv", "--out", "p", "--model", "MD"),

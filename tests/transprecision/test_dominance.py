@@ -1,4 +1,4 @@
-"""Dominated pairs, covering pairs, closures and violations, beside all pairs looked at one by one."""
+"""Dominated pairs, covering pairs, closures and violations, compared with brute force over all pairs."""
 
 import time
 import tracemalloc
@@ -19,7 +19,7 @@ GRID = [[1, 1], [2, 1], [1, 2], [2, 2]]
 
 @st.composite
 def tables(draw, rows=40):
-    """Small tables, most of them with ties and with equal rows."""
+    """Small tables, most of them with ties and equal rows."""
     low, high = draw(st.sampled_from(RANGES))
     shape = (draw(st.integers(0, rows)), draw(st.integers(1, 5)))
     dtype = draw(st.sampled_from([np.int8, np.int32])) if -128 <= low <= high < 128 else np.int64
@@ -54,7 +54,7 @@ def listed(member):
 
 
 def check(table):
-    """Everything but closures and violations."""
+    """Everything except closures and violations."""
     order, strict = Dominance(table), below(table)
     assert order.count() == strict.sum()
     assert order.pairs().tolist() == listed(strict)
@@ -186,13 +186,13 @@ def test_every_pair_is_as_likely_as_any_other():
     drawn = np.concatenate([order.pairs(sample=2, seed=seed) for seed in range(1000)])
     pairs, times = np.unique(drawn, axis=0, return_counts=True)
     assert pairs.tolist() == order.pairs().tolist()
-    # 400 ± 15.5 each: six deviations.
+    # 400 ± 15.5 each; the tolerance is six standard deviations.
     assert (np.abs(times - 400) < 93).all()
 
 
 def test_more_pairs_than_the_limit(monkeypatch):
     order = Dominance(np.arange(100)[:, None])
-    message = "100 configurations have 4950 dominated pairs, more than 4949: ask for a sample of them, or for covering"
+    message = "100 configurations have 4950 dominated pairs, more than 4949: sample fewer of them with `sample`, or use"
     monkeypatch.setattr(dominance, "LIMIT", 4950)
     every = order.pairs()
     assert len(every) == 4950
@@ -205,7 +205,7 @@ def test_more_pairs_than_the_limit(monkeypatch):
     assert len(order.covering()) == 99
 
 
-def test_whole_numbers_of_any_size():
+def test_integers_of_any_size():
     top, bottom = np.iinfo(np.int64).max, np.iinfo(np.int64).min
     large = [[top, top], [top, top - 1], [top - 1, top], [bottom, bottom], [bottom, top], [bottom + 1, bottom]]
     table = np.array([[5 * k, 5 * k] for k in range(70)] + large)
@@ -248,5 +248,5 @@ def test_twenty_thousand_configurations():
     ],
 )
 def test_tables_that_are_refused(table, kind):
-    with pytest.raises(ValueError, match=f"a table of whole numbers with a column for each variable, got {kind}"):
+    with pytest.raises(ValueError, match=f"a 2-D array of integers with one column per variable, got {kind}"):
         Dominance(table)

@@ -1,4 +1,4 @@
-"""The kernels: what they compute, what they round, and those of one's own."""
+"""The kernels: what they compute, what they round, and custom kernels."""
 
 import textwrap
 import time
@@ -17,7 +17,7 @@ VARIABLES = {"saxpy": 3, "convolution": 4, "correlation": 7, "dwt": 7, "fwt": 2,
 
 
 def own(name="dot"):
-    """A file with the kernel that the module's documentation shows, by another name."""
+    """A file with the kernel of the module's docstring, under another name."""
     shown = "".join(line for line in kernels.__doc__.splitlines(True) if line.startswith("    ") or not line.strip())
     imports = "import numpy as np\nfrom ldf.transprecision.kernels import kernel\n"
     return imports + textwrap.dedent(shown).replace("def dot", f"def {name}")
@@ -28,14 +28,14 @@ def bits(values):
 
 
 def mpfr(value, width):
-    """By MPFR, to so many mantissa bits."""
+    """Rounded by MPFR to `width` mantissa bits."""
     with gmpy2.context(precision=width + 1, round=gmpy2.RoundToNearest):
         return float(gmpy2.mpfr(float(value)))
 
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch):
-    """What a test registers is gone after it."""
+    """Remove kernels registered by a test."""
     monkeypatch.setattr(kernels, "KERNELS", dict(kernels.KERNELS))
 
 
@@ -108,7 +108,7 @@ def test_a_kernel_assignment_by_assignment(by_hand):
         assert bits(found) == bits(by_hand(*widths_of_one))
 
 
-def test_correlation_fwt_black_scholes_and_jacobi_compute_what_they_say():
+def test_correlation_fwt_black_scholes_and_jacobi_are_correct():
     table = kernels._TABLE[..., 0]
     coefficients = np.corrcoef(table, rowvar=False)[np.triu_indices(table.shape[1], 1)]
     np.testing.assert_allclose(open_kernel("correlation").reference[:, 0], coefficients, rtol=1e-13)
@@ -148,7 +148,7 @@ def test_target_and_error():
     np.testing.assert_allclose(error(target(errors)), errors.clip(1e-30, 1), rtol=1e-12)
 
 
-def test_a_kernel_of_your_own(tmp_path):
+def test_a_custom_kernel(tmp_path):
     space = {}
     exec(own(), space)
     assert (open_kernel("dot"), space["dot"].source) == (space["dot"], None)
@@ -166,7 +166,7 @@ def test_a_kernel_of_your_own(tmp_path):
     table = np.array([[52, 52, 52], [4, 52, 52], [52, 52, 8], [3, 9, 11]])
     for made in (space["dot"], *opened):
         assert made.variables == ("x", "y", "total")
-        assert made.summary == "Σ x·y, summed one by one."
+        assert made.summary == "Σ x·y, accumulated term by term."
         for (x, y, total), found in zip(table.tolist(), made.outputs(table)[0], strict=True):
             result = 0.0
             for value in data:
@@ -184,9 +184,9 @@ def test_names_of_kernels_and_variables():
     assert (open_kernel("called"), function.variables, function.source) == (function, ("p", "q"), None)
     assert "function" not in kernels.KERNELS
     for names in ([], ["p", "p"]):
-        with pytest.raises(ValueError, match="kernel 'twice' needs variables, each with a name of its own; got"):
+        with pytest.raises(ValueError, match="kernel 'twice' needs at least one variable, and distinct names; got"):
             kernel(name="twice", variables=names)(function.body)
-    with pytest.raises(ValueError, match=r"kernel 'none-at-all' needs variables.*got \(\)"):
+    with pytest.raises(ValueError, match=r"kernel 'none-at-all' needs at least one variable.*got \(\)"):
 
         @kernel
         def none_at_all():
@@ -196,7 +196,7 @@ def test_names_of_kernels_and_variables():
 
 
 def test_kernels_that_are_not_found(tmp_path):
-    with pytest.raises(ValueError, match=r"no kernel 'nope'; there are saxpy, .*jacobi, or say FILE\.py:NAME"):
+    with pytest.raises(ValueError, match=r"no kernel 'nope'; available: saxpy, .*jacobi, or FILE\.py:NAME"):
         open_kernel("nope")
     with pytest.raises(ValueError, match=r"there is no file .*missing\.py$"):
         open_kernel(str(tmp_path / "missing.py"))
@@ -205,13 +205,13 @@ def test_kernels_that_are_not_found(tmp_path):
     empty.write_text("")
     assert open_kernel(f"{several}:two").name == "two"
     for name in (str(several), f"{several}:three"):
-        with pytest.raises(ValueError, match=r"several\.py has the kernels one, two; say which, as .*several\.py:NAME"):
+        with pytest.raises(ValueError, match=r"several\.py defines the kernels one, two; choose one with .*py:NAME"):
             open_kernel(name)
-    with pytest.raises(ValueError, match=r"empty\.py has the kernels \(none\)"):
+    with pytest.raises(ValueError, match=r"empty\.py defines the kernels \(none\)"):
         open_kernel(str(empty))
 
 
-def test_kernels_that_return_what_they_should_not():
+def test_kernels_with_invalid_outputs():
     @kernel
     def same_for_all(x):
         return np.ones((3, 1))
@@ -233,7 +233,7 @@ def test_kernels_that_return_what_they_should_not():
     with pytest.raises(ValueError, match=r"kernel 'number' must return .* \[..., 1\], got shape \(\)"):
         number.errors([[5]])
     for made in (endless, nothing):
-        with pytest.raises(ValueError, match=f"kernel '{made.name}': its outputs in double precision must be finite"):
+        with pytest.raises(ValueError, match=f"kernel '{made.name}': outputs in double precision must be finite"):
             made.errors([[52]])
 
 
@@ -258,9 +258,9 @@ def test_errors_at_zero_and_infinity():
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ([4, 5], r"a table with a width for each of a, b, got shape \(2,\)"),
-        ([[4, 5, 6]], r"a table with a width for each of a, b, got shape \(1, 3\)"),
-        ([[4.0, 5.0]], "widths must be whole numbers, got float64"),
+        ([4, 5], r"a 2-D array with columns a, b, got shape \(2,\)"),
+        ([[4, 5, 6]], r"a 2-D array with columns a, b, got shape \(1, 3\)"),
+        ([[4.0, 5.0]], "widths must be integers, got float64"),
         ([[4, 5], [6, 0]], "configuration 1: b has 0 bits; it must be between 1 and 52"),
         ([[4, 5], [4, 4], [53, 0]], "configuration 2: a has 53 bits; it must be between 1 and 52"),
     ],
@@ -270,7 +270,7 @@ def test_configurations_that_are_refused(table, message):
         check_configurations(table, ("a", "b"))
 
 
-def test_a_thousand_configurations_a_second():
+def test_a_thousand_configurations_per_second():
     made, table = open_kernel("correlation"), configurations("correlation", 2000, low=4)
     start = time.process_time()
     made.errors(table)

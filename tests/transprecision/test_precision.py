@@ -1,4 +1,4 @@
-"""Rounding to a mantissa width, bit for bit as MPFR does it."""
+"""Rounding to a mantissa width, bit for bit the same as MPFR."""
 
 import math
 import struct
@@ -35,15 +35,15 @@ def bits(values):
 
 
 def mpfr(value, width):
-    """By MPFR, in a format with so many mantissa bits, double's exponents and subnormal numbers."""
-    # MPFR's significands are in [½, 1): the least number 2^(−1022−w) is ½ · 2^(−1021−w).
+    """Rounded by MPFR, in a format with `width` mantissa bits and the exponents and subnormals of a double."""
+    # MPFR's significands are in [½, 1): the smallest number 2^(−1022−w) is ½ · 2^(−1021−w).
     limits = {"emin": -1021 - width, "emax": 1024, "subnormalize": True}
     with gmpy2.context(precision=width + 1, round=gmpy2.RoundToNearest, **limits):
         return float(gmpy2.mpfr(float(value)))
 
 
 def unit(value, width):
-    """One in the last place of a value that has so many bits."""
+    """One unit in the last place of a value with `width` bits."""
     exponent = max(math.frexp(value)[1] - 1, -1022) if value else -1022
     return Fraction(2) ** (exponent - width)
 
@@ -60,7 +60,7 @@ def test_as_mpfr_over_all_exponents(width):
     agrees(patterns.view(np.float64), width)
     ordinary = random.standard_normal(100)
     agrees(ordinary, width)
-    # A format that has these exponents does not care how far they go.
+    # Within these exponents the exponent range of the format does not matter.
     with gmpy2.context(precision=width + 1, round=gmpy2.RoundToNearest):
         assert bits(rounded(ordinary, width)) == bits([float(gmpy2.mpfr(float(value))) for value in ordinary])
 
@@ -107,7 +107,7 @@ def test_tiny_and_subnormal_numbers(width):
 
 
 @pytest.mark.parametrize("width", EVERY)
-def test_zeros_infinities_and_what_is_not_a_number(width):
+def test_zeros_infinities_and_nan(width):
     same = [0.0, -0.0, np.inf, -np.inf]
     assert bits(rounded(same, width)) == bits(same)
     payloads = [
@@ -195,10 +195,10 @@ def test_shapes_and_kinds_of_input():
         ([8, 0], "a mantissa width must be between 1 and 52 bits, got 0"),
         ([53], "a mantissa width must be between 1 and 52 bits, got 53"),
         ([-1], "a mantissa width must be between 1 and 52 bits, got -1"),
-        ([8.0], r"widths must be whole numbers in one row, got float64 of shape \(1,\)"),
-        ([[8, 9]], r"widths must be whole numbers in one row, got int64 of shape \(1, 2\)"),
-        (8, r"widths must be whole numbers in one row, got int64 of shape \(\)"),
-        ([True], "widths must be whole numbers in one row, got bool"),
+        ([8.0], r"widths must be a 1-D array of integers, got float64 of shape \(1,\)"),
+        ([[8, 9]], r"widths must be a 1-D array of integers, got int64 of shape \(1, 2\)"),
+        (8, r"widths must be a 1-D array of integers, got int64 of shape \(\)"),
+        ([True], "widths must be a 1-D array of integers, got bool"),
     ],
 )
 def test_widths_that_are_refused(given_widths, message):

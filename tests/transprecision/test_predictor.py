@@ -1,4 +1,4 @@
-"""The predictor and what it has to beat."""
+"""The predictor and its baselines."""
 
 import re
 from dataclasses import replace
@@ -37,7 +37,7 @@ def mae(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("name", ["saxpy", "correlation"])
-def test_a_predictor_beats_the_mean_and_a_plane(name: str) -> None:
+def test_a_predictor_beats_the_mean_and_least_squares(name: str) -> None:
     sample = labels(name)
     given, test = first(sample, 200), Sample(sample.configurations[200:], sample.targets[200:])
     made = Predictor.fit(*given, variables=KERNELS[name].variables, epochs=15)
@@ -56,7 +56,7 @@ def test_a_predictor_beats_the_mean_and_a_plane(name: str) -> None:
 @pytest.mark.parametrize("recipe", ["tuned", "paper"])
 def test_repaired_predictions_have_no_violated_pair(recipe: str, increasing: bool) -> None:
     made = fitted(recipe, increasing, "M", 2)
-    if recipe == "tuned":  # trained, its profiles rise anyway
+    if recipe == "tuned":  # trained profiles already rise
         made = replace(made, network=profiles(made.ranges.low, made.ranges.high))
     sign = 1 if increasing else -1
     for seed in range(2):
@@ -70,7 +70,7 @@ def test_repaired_predictions_have_no_violated_pair(recipe: str, increasing: boo
         assert made.violations(table, repair=False) == before
 
 
-def test_a_perceptron_is_repaired_with_its_training_rows_by_the_least_squares() -> None:
+def test_a_perceptron_is_repaired_with_its_training_rows_by_least_squares() -> None:
     made = fitted("paper", True, "M", 2)
     table = draw(3, 50, seed=5)
     both = np.concatenate([table, made.reference])
@@ -78,7 +78,7 @@ def test_a_perceptron_is_repaired_with_its_training_rows_by_the_least_squares() 
     assert sorted(made.reference.tolist()) == sorted(labels("saxpy").configurations[:200].tolist())
 
 
-def test_profiles_are_repaired_wherever_they_are_asked() -> None:
+def test_profiles_are_repaired_everywhere() -> None:
     made = fitted()
     made = replace(made, network=profiles(made.ranges.low, made.ranges.high))
     table = draw(3, 50, seed=5)
@@ -104,7 +104,7 @@ def test_targets_of_any_scale_are_learned() -> None:
     assert np.isfinite(flat.predict(test)).all()
 
 
-def test_a_seed_decides_every_bit() -> None:
+def test_a_seed_determines_every_bit() -> None:
     sample = first(labels("saxpy"), 40)
     made = [Predictor.fit(*sample, epochs=2, seed=seed) for seed in (1, 1, 2)]
     assert torch.equal(weights(made[0].network), weights(made[1].network))
@@ -112,7 +112,7 @@ def test_a_seed_decides_every_bit() -> None:
 
 
 @pytest.mark.parametrize("recipe", ["tuned", "paper"])
-def test_what_is_saved_is_what_is_loaded(tmp_path: Path, recipe: str) -> None:
+def test_saved_and_loaded_predictors_are_equal(tmp_path: Path, recipe: str) -> None:
     made = fitted(recipe, False, "M", 2)
     made.save(tmp_path / "predictor")
     held = Predictor.load(tmp_path / "predictor")
@@ -131,9 +131,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path, recipe: str) -> None:
 
 def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "predictor"
-    with pytest.raises(
-        CheckpointError, match=f"there is no file {re.escape(str(file))}; `ldf transprecision train` ma"
-    ):
+    with pytest.raises(CheckpointError, match=f"there is no file {re.escape(str(file))}; create it with `ldf tr"):
         Predictor.load(file)
     fitted().save(file)
     whole = file.read_bytes()
@@ -145,31 +143,31 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     tensors, facts = checkpoint.load(file)
     checkpoint.save(file, tensors, facts | {"format": "ldf-run-1"})
     with pytest.raises(
-        CheckpointError, match=r"is no predictor of `ldf transprecision train` \(ldf-transprecision-1\)"
+        CheckpointError, match=r"is not a predictor written by `ldf transprecision train` \(ldf-transprecision-1\)"
     ):
         Predictor.load(file)
     checkpoint.save(file, {name: value for name, value in tensors.items() if name != "network.slope"}, facts)
-    with pytest.raises(CheckpointError, match=r"does not hold the predictor it describes: .*slope"):
+    with pytest.raises(CheckpointError, match=r"the tensors do not match the metadata: .*slope"):
         Predictor.load(file)
     checkpoint.save(file, tensors, facts | {"low": [4, 4], "high": [52, 52]})
-    with pytest.raises(CheckpointError, match=r"does not hold the predictor it describes: .*size mismatch"):
+    with pytest.raises(CheckpointError, match=r"the tensors do not match the metadata: .*size mismatch"):
         Predictor.load(file)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"configurations": np.ones((200, 3))}, "must be a table of whole numbers .* got float64"),
-        ({"configurations": np.ones(200, dtype=int)}, "must be a table of whole numbers"),
+        ({"configurations": np.ones((200, 3))}, "must be a 2-D array of integers .* got float64"),
+        ({"configurations": np.ones(200, dtype=int)}, "must be a 2-D array of integers"),
         ({"configurations": np.ones((9, 3), dtype=int), "targets": np.ones(9)}, "at least ten configurations .* got 9"),
-        ({"targets": np.ones(199)}, r"a target for each are needed, got 200 and \(199,\)"),
-        ({"targets": np.ones((200, 1))}, r"got 200 and \(200, 1\)"),
+        ({"targets": np.ones(199)}, r"one target for each, got 200 and shape \(199,\)"),
+        ({"targets": np.ones((200, 1))}, r"got 200 and shape \(200, 1\)"),
         ({"targets": np.where(np.arange(200) == 17, np.nan, 0.5)}, "targets must be finite numbers; row 17 is not"),
         ({"targets": np.where(np.arange(200) == 3, np.inf, 0.5)}, "targets must be finite numbers; row 3 is not"),
-        ({"variables": ["a", "b"]}, "3 columns need as many different names of variables, got"),
-        ({"variables": ["a", "b", "a"]}, "3 columns need as many different names of variables, got"),
+        ({"variables": ["a", "b"]}, "variables must be 3 distinct names, one per column, got"),
+        ({"variables": ["a", "b", "a"]}, "variables must be 3 distinct names, one per column, got"),
         ({"model": "MD"}, "model must be one of M, MC, MCD, got 'MD'"),
-        ({"recipe": "best"}, "a recipe is paper or tuned, got 'best'"),
+        ({"recipe": "best"}, "recipe must be paper or tuned, got 'best'"),
     ],
 )
 def test_bad_tables_are_refused(changes: dict, message: str) -> None:
@@ -184,11 +182,11 @@ def test_bad_tables_are_refused(changes: dict, message: str) -> None:
 )
 def test_bad_configurations_are_refused(table: np.ndarray) -> None:
     for ask in (fitted().predict, fitted().outside):
-        with pytest.raises(ValueError, match=r"configurations must be whole numbers for x1, x2, x3, got .* of shape"):
+        with pytest.raises(ValueError, match=r"must be integers with columns x1, x2, x3, got .* of shape"):
             ask(table)
 
 
-def test_outside_is_beyond_what_was_trained_on_where_predictions_are_flat() -> None:
+def test_predictions_are_flat_outside_the_training_range() -> None:
     sample = first(labels("saxpy"), 200)
     made = Predictor.fit(sample.configurations // 2 + 10, sample.targets, epochs=1)
     low, high = (sample.configurations // 2 + 10).min(0), (sample.configurations // 2 + 10).max(0)
@@ -199,7 +197,7 @@ def test_outside_is_beyond_what_was_trained_on_where_predictions_are_flat() -> N
     assert (raw[2], raw[3]) == (raw[0], raw[1])
 
 
-def test_at_most_so_many_training_rows_are_kept_for_repair(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_training_rows_stored_for_repair_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(predictor, "REFERENCE", 30)
     sample = first(labels("saxpy"), 60)
     made = Predictor.fit(*sample, recipe="paper", model="M", epochs=1)
@@ -207,7 +205,7 @@ def test_at_most_so_many_training_rows_are_kept_for_repair(monkeypatch: pytest.M
     assert {*map(tuple, made.reference.tolist())} < {*map(tuple, sample.configurations.tolist())}
 
 
-def test_killed_and_resumed_is_never_killed_bit_for_bit(tmp_path: Path) -> None:
+def test_a_killed_and_resumed_run_gives_the_same_bits(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint.safetensors"
     assert kill_after_checkpoint(file, 0.02, "killed_predictor.py", str(tmp_path))
     place = checkpoint.load(file)[1]["place"]
@@ -232,7 +230,7 @@ def test_boosting_is_monotone_and_better_than_the_mean(peer, monkeypatch: pytest
     monkeypatch.setattr(peers, "ROUNDS", 150)
     sample = labels("correlation")
     given, test = first(sample, 150), sample.configurations[150:]
-    # Labels against the order too, so that it takes more than the data to be monotone.
+    # Some labels contradict the order, so the data alone do not make the model monotone.
     noisy = given.targets + np.random.default_rng(0).normal(0.0, 0.1, 150)
     given = Sample(given.configurations, noisy)
     predict = peer(given, seed=1)

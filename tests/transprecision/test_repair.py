@@ -1,4 +1,4 @@
-"""Repairs: monotone, the smallest change there is by either measure, and none where nothing is wrong."""
+"""Repair: monotone, the smallest possible change, and no change to values in no violated pair."""
 
 import time
 
@@ -39,12 +39,12 @@ def excess(values, table):
 
 
 def contradicted(values, table):
-    """[n] whether some other says that the value is too large or too small."""
+    """[n] whether the value is in a violated pair."""
     return ((excess(values, table) > 0) | (excess(values, table) > 0).T).any(1)
 
 
 def is_monotone(values, table):
-    """In every bit, equal rows included."""
+    """Monotone in every bit, including equal rows."""
     assert excess(values, table).max(initial=0.0) == 0
     assert Dominance(table).violations(values)[1:] == (0, 0.0, 0.0)
 
@@ -53,7 +53,7 @@ def by_min_max(values, table):
     """z_i = max over upper sets U ∋ i of min over lower sets L ∋ i of the mean of f on U ∩ L."""
     count = len(values)
     sets = (np.arange(1 << count)[:, None] >> np.arange(count)) % 2 == 1
-    # A set is upper where it has all that is above its members.
+    # A set is an upper set if it contains everything above its members.
     upper = sets[~(sets[:, :, None] & at_most(table) & ~sets[:, None, :]).any((1, 2))]
     lower = ~upper
     sizes = upper.astype(float) @ lower.T
@@ -63,7 +63,7 @@ def by_min_max(values, table):
 
 
 def by_least_squares(values, table):
-    """The dual: z = f − Σ λ (e_i − e_j) over all i ≼ j, with the λ ≥ 0 that make it smallest."""
+    """The dual: z = f − Σ λ (e_i − e_j) over all i ≼ j, with the λ ≥ 0 that minimise its norm."""
     low, high = np.nonzero(at_most(table) & ~np.eye(len(values), dtype=bool))
     unit = np.eye(len(values))
     moves = (unit[low] - unit[high]).T
@@ -80,7 +80,7 @@ def test_isotonic_by_the_formula_over_upper_and_lower_sets(case):
 
 
 @pytest.mark.parametrize("variables", [1, 2, 3])
-def test_isotonic_by_the_formula_on_drawn_values(variables):
+def test_isotonic_by_the_formula_on_random_values(variables):
     random = np.random.default_rng(variables)
     for _ in range(40):
         table = random.integers(1, 9, (8, variables))
@@ -114,7 +114,7 @@ def test_isotonic_with_equal_rows():
 
 
 @pytest.mark.parametrize("small", [1e-3, 1e-6, 1e-8])
-def test_isotonic_where_some_contradictions_are_much_smaller_than_others(small):
+def test_isotonic_with_violations_of_very_different_sizes(small):
     random = np.random.default_rng(0)
     for noise in ([-1.0, 6.0], *random.standard_normal((5, 20))):
         values = np.concatenate([[1.0, 0.0], 0.5 + small * np.array(noise)])
@@ -123,7 +123,7 @@ def test_isotonic_where_some_contradictions_are_much_smaller_than_others(small):
         np.testing.assert_allclose(isotonic(values, table[:, None]), expected, rtol=0, atol=1e-14)
 
 
-def test_isotonic_is_monotone_however_small_the_contradictions():
+def test_isotonic_is_monotone_for_tiny_violations():
     random = np.random.default_rng(0)
     for small in np.logspace(-16, -1, 16).repeat(4):
         values = np.concatenate([[1.0, 0.0], 0.5 + small * random.standard_normal(20)])
@@ -138,7 +138,7 @@ def test_isotonic_is_monotone_however_small_the_contradictions():
 
 @QUICK
 @given(case=cases())
-def test_a_repair_is_monotone_and_final_and_leaves_alone_what_is_right(case):
+def test_a_repair_is_monotone_and_idempotent_and_keeps_unviolated_values(case):
     values, table = case
     before = values.copy()
     found = isotonic(values, table)
@@ -151,7 +151,7 @@ def test_a_repair_is_monotone_and_final_and_leaves_alone_what_is_right(case):
 
 @QUICK
 @given(data=st.data(), shape=st.tuples(st.integers(1, 20), st.integers(1, 3)))
-def test_a_repair_of_any_values_is_monotone_and_final(data, shape):
+def test_a_repair_of_any_values_is_monotone_and_idempotent(data, shape):
     table = data.draw(arrays(np.int64, shape, elements=st.integers(0, 4)))
     values = data.draw(arrays(np.float64, shape[0], elements=st.floats(-1e6, 1e6, allow_subnormal=False)))
     values[np.abs(values) < 1e-200] = 0.0
@@ -162,7 +162,7 @@ def test_a_repair_of_any_values_is_monotone_and_final(data, shape):
 
 @QUICK
 @given(case=cases(), constant=st.floats(-5, 5))
-def test_a_repair_does_not_care_about_constants_scale_and_direction(case, constant):
+def test_a_repair_is_equivariant_to_shift_scale_and_direction(case, constant):
     values, table = case
     found = isotonic(values, table)
     np.testing.assert_allclose(isotonic(values + constant, table), found + constant, rtol=1e-12, atol=1e-12)
@@ -179,7 +179,7 @@ def test_isotonic_keeps_the_sum_and_is_a_projection(case):
     assert found @ (values - found) == pytest.approx(0, abs=1e-8)
 
 
-def test_what_is_right_keeps_its_last_bit():
+def test_unviolated_values_keep_their_last_bit():
     random = np.random.default_rng(0)
     drawn = [random.integers(0, 3, (random.integers(3, 8), 2)) for _ in range(100)]
     for table in (np.array([[0], [1], [2], [2], [0], [0]]), *drawn):
@@ -193,7 +193,7 @@ def test_what_is_right_keeps_its_last_bit():
             assert found[right].tolist() == values[right].tolist()
 
 
-def test_the_smallest_numbers_there_are():
+def test_the_smallest_floating_point_numbers():
     least = 5e-324
     assert isotonic([least, 3 * least], [[1], [2]]).tolist() == [least, 3 * least]
     found = isotonic([least, 6 * least, 2 * least, 7 * least], [[1], [2], [3], [4]])
@@ -211,7 +211,7 @@ def test_a_thousand_configurations():
     right = ~contradicted(values, table)
     assert 0 < right.sum() < 1000
     assert found[right].tolist() == values[right].tolist()
-    # The nearest point of a cone: f − z is at right angles to z, and no upper set would gain from going up.
+    # The nearest point of a cone: f − z is orthogonal to z, and moving an upper set up gains nothing.
     assert found.sum() == pytest.approx(values.sum(), abs=1e-10)
     assert found @ (values - found) == pytest.approx(0, abs=1e-10)
     assert (at_most(table) @ (values - found)).max() < 1e-10
@@ -227,10 +227,10 @@ def test_nothing_to_repair():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([1.0, 2.0], r"there must be one value for each of the 3 configurations, got \(2,\)"),
-        ([[1.0], [2.0], [3.0]], r"there must be one value for each of the 3 configurations, got \(3, 1\)"),
-        ([1.0, np.nan, 2.0], "values must be finite numbers; that of configuration 1 is nan"),
-        ([1.0, 2.0, -np.inf], "values must be finite numbers; that of configuration 2 is -inf"),
+        ([1.0, 2.0], r"values must have one entry for each of the 3 configurations, got shape \(2,\)"),
+        ([[1.0], [2.0], [3.0]], r"values must have one entry for each of the 3 configurations, got shape \(3, 1\)"),
+        ([1.0, np.nan, 2.0], "values must be finite; the value of configuration 1 is nan"),
+        ([1.0, 2.0, -np.inf], "values must be finite; the value of configuration 2 is -inf"),
     ],
 )
 def test_values_that_are_refused(values, message):

@@ -1,4 +1,4 @@
-"""Configurations drawn and run, and tables of them."""
+"""Sampling and running configurations, and tables of them."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ from ldf.transprecision.tables import draw, label, read_configurations, read_tab
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone after it."""
+    """Remove kernels registered by a test."""
     monkeypatch.setattr(kernels, "KERNELS", dict(kernels.KERNELS))
 
 
@@ -30,7 +30,7 @@ def by_rows(table: np.ndarray) -> list[tuple[int, ...]]:
     return [tuple(row) for row in table.tolist()]
 
 
-def test_draws_are_different_uniform_and_the_first_of_more() -> None:
+def test_samples_are_distinct_uniform_and_a_prefix_of_larger_ones() -> None:
     many = draw(2, 1500, seed=3)
     assert many.shape == (1500, 2)
     assert many.dtype == np.int64
@@ -45,7 +45,7 @@ def test_draws_are_different_uniform_and_the_first_of_more() -> None:
     assert set(narrow.ravel()) == {1, 2, 3}
 
 
-def test_where_there_are_no_more_all_are_drawn_in_random_order() -> None:
+def test_all_configurations_in_random_order_if_there_are_no_more() -> None:
     every = draw(2, 1000, seed=1, low=5, high=9)
     assert sorted(by_rows(every)) == list(itertools.product(range(5, 10), repeat=2))
     assert by_rows(every) != sorted(by_rows(every))
@@ -55,13 +55,13 @@ def test_where_there_are_no_more_all_are_drawn_in_random_order() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 52), (4, 53), (10, 9)])
-def test_widths_are_drawn_between_1_and_52(low: int, high: int) -> None:
-    with pytest.raises(ValueError, match=f"widths are drawn between 1 and 52 bits, .* got {low} and {high}"):
+def test_widths_are_between_1_and_52(low: int, high: int) -> None:
+    with pytest.raises(ValueError, match=f"widths must satisfy .* ≤ 52 bits, got low = {low} and high = {high}"):
         draw(3, 10, seed=0, low=low, high=high)
 
 
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock by which every kernel takes long."""
+    """A clock that makes every kernel look slow."""
     ticks = itertools.count(0, 100)
     monkeypatch.setattr(tables, "time", SimpleNamespace(monotonic=lambda: float(next(ticks))))
 
@@ -80,7 +80,7 @@ def test_on_all_cores_errors_are_the_same(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(tables.joblib, "Parallel", Watched)
     assert (run(kernel, drawn, workers=2) == alone).all()
-    assert not asked, "it takes no time"
+    assert not asked, "a fast kernel runs in this process"
     slow(monkeypatch)
     assert (run(kernel, drawn, workers=2) == alone).all()
     assert [len(arguments[1]) for _, arguments, _ in asked] == [256, 88]
@@ -119,7 +119,7 @@ def test_a_variable_called_y_keeps_its_column(tmp_path: Path) -> None:
     assert read_table(tmp_path / "labels.csv").configurations.shape == (20, 3)
 
 
-def test_labels_of_nothing_but_failures_are_read_back(tmp_path: Path) -> None:
+def test_labels_with_infinite_errors_are_read_back(tmp_path: Path) -> None:
     kernel = Kernel("zero", ("x",), lambda x: np.where(x(np.full((1, 1), 1.3)) == 1.3, 1.0, np.inf))
     made = label(kernel, 100, tmp_path / "labels.csv")
     assert len(made) == 49
@@ -140,7 +140,7 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def test_the_target_is_y_else_the_error_else_what_is_said(tmp_path: Path) -> None:
+def test_the_target_is_y_else_the_error_else_the_named_column(tmp_path: Path) -> None:
     both = written(tmp_path / "both.csv", "a,b,error,target\n4,5,1e-3,0.5\n6,7,1e-6,0.75\n")
     table = read_table(both)
     assert (table.variables, table.configurations.tolist()) == (("a", "b"), [[4, 5], [6, 7]])
@@ -148,8 +148,8 @@ def test_the_target_is_y_else_the_error_else_what_is_said(tmp_path: Path) -> Non
     errors = written(tmp_path / "errors.csv", "a,error,b\n4,1e-3,5\n6,1e-6,7.0\n8,0,9\n")
     table = read_table(errors)
     assert (table.variables, table.configurations.tolist()) == (("a", "b"), [[4, 5], [6, 7], [8, 9]])
-    assert table.targets.tolist() == pytest.approx([0.1, 0.2, 1.0]), "y follows from the error"
-    assert read_table(both, "error").targets.tolist() == [1e-3, 1e-6], "as it is where it is asked for"
+    assert table.targets.tolist() == pytest.approx([0.1, 0.2, 1.0]), "error is converted to y"
+    assert read_table(both, "error").targets.tolist() == [1e-3, 1e-6], "unchanged if named explicitly"
     cost = written(tmp_path / "cost.csv", "a,b,cost,target\n4,5,-7.5,1\n6,7,12,0\n")
     table = read_table(cost, "cost")
     assert (table.variables, table.targets.tolist()) == (("a", "b"), [-7.5, 12.0])
@@ -162,14 +162,14 @@ def test_the_target_is_y_else_the_error_else_what_is_said(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("a,b\n1,2\n", {}, "has no column target or error to learn; it has: a, b"),
-        ("a,target\n1,2\n", {"target_name": "cost"}, "has no column cost to learn; it has: a, target"),
+        ("a,b\n1,2\n", {}, "has no target column: expected target or error, found a, b"),
+        ("a,target\n1,2\n", {"target_name": "cost"}, "has no target column: expected cost, found a, target"),
         ("a,target\n1,2\n", {"variables": ["b"]}, "has no column 'b'; it has: a, target"),
-        ("target\n2\n", {}, "has no column for a variable"),
-        ("a,target\n1,2\n1.5,2\n", {}, "column 'a', row 2: expected a whole number, got 1.5"),
+        ("target\n2\n", {}, "has no column of widths"),
+        ("a,target\n1,2\n1.5,2\n", {}, "column 'a', row 2: expected an integer, got 1.5"),
         ("a,target\nnan,2\n", {}, "column 'a', row 1: expected a number, got None"),
-        ("a,target\n1,2\ninf,3\n", {}, "column 'a', row 2: expected a whole number, got inf"),
-        ("a,error\n1,0.5\n2,-0.5\n", {}, "an error must be a number ≥ 0"),
+        ("a,target\n1,2\ninf,3\n", {}, "column 'a', row 2: expected an integer, got inf"),
+        ("a,error\n1,0.5\n2,-0.5\n", {}, "column 'error': values must be numbers ≥ 0"),
         ("a,error\n1,nan\n", {}, "column 'error', row 1: expected a number, got None"),
         ("a,target\n1,0.5\n2,nan\n", {}, "column 'target', row 2: expected a number, got None"),
         ("a,cost\n1,inf\n", {"target_name": "cost"}, "column 'cost', row 1: expected a finite number, got inf"),
@@ -190,13 +190,13 @@ def test_bad_tables_are_refused(tmp_path: Path, text: str, options: dict, messag
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"a": [1.0, math.nan], "target": [0.5, 0.5]}, "column 'a', row 2: expected a whole number, got nan"),
+        ({"a": [1.0, math.nan], "target": [0.5, 0.5]}, "column 'a', row 2: expected an integer, got nan"),
         ({"a": [1, 2], "target": [math.nan, 0.5]}, "column 'target', row 1: expected a finite number, got nan"),
-        ({"a": [1, 2], "error": [0.5, math.nan]}, "an error must be a number ≥ 0"),
+        ({"a": [1, 2], "error": [0.5, math.nan]}, "column 'error': values must be numbers ≥ 0"),
         ({"a": ["1", "2"], "target": [0.5, 0.5]}, "column 'a', row 1: expected a number, got '1'"),
     ],
 )
-def test_numbers_that_are_none_are_refused(tmp_path: Path, columns: dict, message: str) -> None:
+def test_invalid_numbers_are_refused(tmp_path: Path, columns: dict, message: str) -> None:
     write_columns(tmp_path / "table.parquet", columns)
     with pytest.raises(ValueError, match=message):
         read_table(tmp_path / "table.parquet")

@@ -1,4 +1,4 @@
-"""Networks over widths, the pairs they are held to, and their training."""
+"""Networks over widths, their constrained pairs, and their training."""
 
 import itertools
 
@@ -31,7 +31,7 @@ from ldf.transprecision.training import (
 )
 
 SPANS = [((4, 10, 1), (9, 52, 2)), ((1, 7), (200, 7)), ((3,), (66,)), ((-5, 0, 2, 3), (-1, 100, 66, 5))]
-"""Ranges with few values, with one, with as many as there are knots and with more."""
+"""Ranges with few values, one value, as many values as knots, and more."""
 
 
 def asked(low: tuple[int, ...], high: tuple[int, ...], rows: int = 40, beyond: int = 0) -> np.ndarray:
@@ -51,7 +51,7 @@ def by_formula(network: Profiles, low: tuple[int, ...], high: tuple[int, ...], w
 
 
 @pytest.mark.parametrize(("low", "high"), SPANS)
-def test_profiles_are_their_formula_also_between_knots_and_beyond_the_ends(low: tuple, high: tuple) -> None:
+def test_profiles_match_the_formula_between_knots_and_beyond_the_ends(low: tuple, high: tuple) -> None:
     for seed in range(3):
         network = profiles(low, high, seed)
         for widths in (asked(low, high), asked(low, high, beyond=30), asked(low, high) + 0.37):
@@ -68,7 +68,7 @@ def test_a_new_network_is_straight_lines_and_their_softmin() -> None:
     np.testing.assert_allclose(lines[1, :9], np.linspace(0.1, 1.1, 9), rtol=1e-6)
     with torch.no_grad():
         y = network(torch.tensor([[28.0, 12.0], [52.0, 4.0]]))
-    assert y[:, 0].tolist() == pytest.approx([0.6, 0.1], abs=1e-2), "the least precise variable has the say"
+    assert y[:, 0].tolist() == pytest.approx([0.6, 0.1], abs=1e-2), "the least precise variable determines y"
 
 
 def test_the_gradient_of_profiles_is_right() -> None:
@@ -83,8 +83,8 @@ def test_the_gradient_of_profiles_is_right() -> None:
     assert torch.autograd.gradcheck(y, tuple(value.detach().clone().requires_grad_() for value in values))
 
 
-def test_many_batches_of_profiles_are_one() -> None:
-    """The stacked step hands out rows with a dimension before them."""
+def test_profiles_accept_a_leading_dimension() -> None:
+    """The stacked step passes rows with a leading dimension."""
     network = profiles((4, 4), (20, 9))
     widths = torch.from_numpy(asked((4, 4), (20, 9), 12)).double()
     torch.testing.assert_close(network(widths.view(3, 4, 2)).flatten(), network(widths).flatten())
@@ -106,7 +106,9 @@ def values_on_the_grid(network: Profiles) -> np.ndarray:
 @given(
     steps=arrays(np.float64, (3, 5), elements=st.floats(-3, 3)), slopes=arrays(np.float64, 3, elements=st.floats(-2, 2))
 )
-def test_repaired_profiles_are_monotone_everywhere_and_moved_the_least(steps: np.ndarray, slopes: np.ndarray) -> None:
+def test_repaired_profiles_are_monotone_everywhere_with_the_smallest_change(
+    steps: np.ndarray, slopes: np.ndarray
+) -> None:
     network = profiles(GRID_LOW, GRID_HIGH)
     with torch.no_grad():
         network.steps.copy_(torch.from_numpy(steps))
@@ -129,8 +131,8 @@ def test_repaired_profiles_are_monotone_everywhere_and_moved_the_least(steps: np
 
 
 @pytest.mark.parametrize(("low", "high"), SPANS)
-def test_what_is_monotone_without_exception_is_the_repaired_network(low: tuple, high: tuple) -> None:
-    for seed, shift in ((0, 0.0), (1, -4.0)):  # at a low temperature powers overflow, and none may be seen
+def test_exactly_monotone_predictions_are_those_of_the_repaired_network(low: tuple, high: tuple) -> None:
+    for seed, shift in ((0, 0.0), (1, -4.0)):  # at a low temperature powers overflow; the overflow must not show
         network = profiles(low, high, seed)
         with torch.no_grad():
             network.log_temperature.add_(shift)
@@ -180,9 +182,9 @@ def test_half_of_the_directed_pairs_raise_one_width_by_a_few_bits_where_it_matte
     assert {*which} == {0, 1, 2}
     share = (low[:10_000] - ranges.low) / (np.array(ranges.high) - ranges.low)
     least = share[raised, which]
-    assert (share[raised] >= least[:, None] - 1 / 20).all(), "the others stand above it"
+    assert (share[raised] >= least[:, None] - 1 / 20).all(), "the others are above it"
     assert least.mean() < share[raised].mean()
-    # Raised with probability 0.4 to anything, which is more in half of the cases.
+    # Resampled with probability 0.4; the new width is larger in half of the cases.
     assert (many > 0).mean() == pytest.approx(0.2, abs=0.01)
     assert many.max() > 30
 
@@ -206,11 +208,11 @@ def test_training_pairs_are_all_covering_some_or_none(monkeypatch: pytest.Monkey
 
 
 class AskedError(Exception):
-    """Ends a run where training would begin."""
+    """Ends a run before training starts."""
 
 
 def options_of(monkeypatch: pytest.MonkeyPatch, samples: list[Sample], *arguments, **options) -> dict:
-    """What `train` asks `fit_many` for."""
+    """Arguments that `train` passes to `fit_many`."""
     seen: dict = {}
 
     def watch(factory, data, **given):
@@ -240,7 +242,7 @@ def test_the_papers_recipe_is_the_papers(monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen["duals"] == [[None, Fixed(share), Ascent(1e-3 * share, normalise=False)]]
 
 
-def test_other_recipes_are_held_to_pairs_without_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_recipes_are_constrained_on_unlabelled_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = first(labels("saxpy"), 100)
     seen = options_of(monkeypatch, [sample, sample], DIRECTED, ["MCD"])
     assert (seen["epochs"], seen["lr"], seen["batch_size"], seen["duals"]) == (150, 1e-3, 64, [[Ascent(100.0)]] * 2)
@@ -248,7 +250,7 @@ def test_other_recipes_are_held_to_pairs_without_labels(monkeypatch: pytest.Monk
     indices = law.scope.indices
     assert indices.shape == (3000, 2)
     low, high = (torch.cat([seen["data"][0], seen["unlabelled"]])[indices[:, side]] for side in (0, 1))
-    assert int(indices.min()) == 200, "the rows without labels come after those of both sets"
+    assert int(indices.min()) == 200, "unlabelled rows come after those of both sets"
     assert (low <= high).all()
     assert [TUNED.batch_size(rows) for rows in (10, 200, 1000, 100_000)] == [3, 50, 250, 1024]
     with monkeypatch.context() as patch:
@@ -265,12 +267,12 @@ def test_other_recipes_are_held_to_pairs_without_labels(monkeypatch: pytest.Monk
 def test_recipes_by_name() -> None:
     assert recipe_named("paper") is PAPER
     assert recipe_named("tuned") is TUNED
-    with pytest.raises(ValueError, match="a recipe is paper or tuned, got 'best'"):
+    with pytest.raises(ValueError, match="recipe must be paper or tuned, got 'best'"):
         recipe_named("best")
 
 
 def test_the_papers_ascent_and_weights_by_hand() -> None:
-    """One epoch of one batch: ν is that of the first weights."""
+    """One epoch of one batch: ν is evaluated at the initial weights."""
     sample = first(labels("saxpy"), 50)
     pairs = training_pairs(sample.configurations, None)
     ranges = Ranges((4,) * 3, (52,) * 3)
@@ -292,7 +294,7 @@ def test_the_papers_ascent_and_weights_by_hand() -> None:
         assert row["penalty/monotone"] == pytest.approx(weight * excess.mean(), rel=1e-4), "Σ μν/n"
 
 
-def test_training_sets_at_once_are_one_by_one() -> None:
+def test_stacked_training_sets_give_the_same_as_separate_ones() -> None:
     sample = labels("saxpy")
     samples = [Sample(sample.configurations[rows], sample.targets[rows]) for rows in (slice(70), slice(70, 140))]
     ranges = Ranges((4,) * 3, (52,) * 3)
@@ -316,13 +318,13 @@ def test_penalties_of_one_set_are_weighted_by_its_own_pairs() -> None:
 
 
 @pytest.mark.parametrize("model", ["M", "MC", "MCD"])
-def test_a_table_without_dominated_pairs_has_nothing_to_be_held_to(model: str) -> None:
+def test_a_table_without_dominated_pairs_has_no_constraint(model: str) -> None:
     table = np.array([[i, 30 - i] for i in range(4, 24)])
     made = Predictor.fit(table, np.linspace(0, 1, 20), recipe="paper", model=model, epochs=1)
     assert made.facts["doctor"] == "There are no constraints."
 
 
-def test_each_set_bends_as_far_as_suits_it_on_held_out_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scale_of_each_set_is_chosen_on_held_out_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = first(labels("saxpy"), 60)
     noise = Sample(sample.configurations, np.random.default_rng(0).random(60))
     seen = []

@@ -17,7 +17,7 @@ from ldf.transprecision.training import Ranges
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone after it."""
+    """Remove kernels registered by a test."""
     monkeypatch.setattr(kernels, "KERNELS", dict(kernels.KERNELS))
 
 
@@ -36,7 +36,7 @@ def every(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Watched(Kernel):
-    """Remembers what was run."""
+    """Records the configurations that were run."""
 
     def errors(self, configurations):
         self.body.seen.extend(by_rows(np.asarray(configurations)))
@@ -54,7 +54,7 @@ def watched(name: str) -> tuple[Kernel, list[tuple[int, ...]]]:
 
 
 def settled(kernel: Kernel, found: tuner.Found, bound: float, low: int = 4) -> None:
-    """Measured anew: the bound is kept, and with a bit less in any one width it is not."""
+    """Measured again: the bound is met, and with one bit less in any width it is not."""
     (error,) = kernel.errors([found.configuration])
     assert error == found.error <= bound
     assert found.bits == sum(found.configuration)
@@ -67,7 +67,7 @@ def settled(kernel: Kernel, found: tuner.Found, bound: float, low: int = 4) -> N
 
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("name", "bound"), [("fwt", 1e-2), ("fwt", 1e-6), ("saxpy", 1e-4), ("saxpy", 1e-6)])
-def test_tuned_widths_keep_the_bound_and_none_can_be_lowered(name: str, bound: float) -> None:
+def test_tuned_widths_meet_the_bound_and_none_can_be_lowered(name: str, bound: float) -> None:
     kernel, seen = watched(name)
     found = tuner.tune(kernel, bound, rounds=3)
     assert found.runs == len(seen) == len(set(seen)), "every configuration is run once"
@@ -77,11 +77,11 @@ def test_tuned_widths_keep_the_bound_and_none_can_be_lowered(name: str, bound: f
     table, errors = every(name)
     best = int(table[errors <= bound].sum(1).min())
     assert best <= found.bits <= plain.bits
-    if (name, bound) != ("fwt", 1e-2):  # there with 20 bits, among many with more that do not keep it
+    if (name, bound) != ("fwt", 1e-2):  # the optimum has 20 bits, and many configurations with more bits fail
         assert found.bits == best
 
 
-def test_a_predictor_leads_past_where_greedy_search_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_predictor_finds_fewer_bits_than_the_greedy_search(monkeypatch: pytest.MonkeyPatch) -> None:
     trained_for(20, monkeypatch)
     found, plain = tuner.tune(KERNELS["saxpy"], 1e-8, rounds=4), tuner.greedy(KERNELS["saxpy"], 1e-8)
     settled(KERNELS["saxpy"], found, 1e-8)
@@ -91,7 +91,7 @@ def test_a_predictor_leads_past_where_greedy_search_ends(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_smallest_width_is_respected_and_a_seed_decides() -> None:
+def test_the_smallest_width_is_respected_and_a_seed_determines_the_result() -> None:
     found = [tuner.tune(KERNELS["saxpy"], 1e-2, low=low, rounds=1, seed=1) for low in (2, 2, 6)]
     assert found[0] == found[1]
     assert found[0].bits < 18
@@ -101,7 +101,7 @@ def test_the_smallest_width_is_respected_and_a_seed_decides() -> None:
 
 @pytest.mark.parametrize("way", [1, -1])
 def test_a_width_that_could_not_be_lowered_is_tried_again_with_fewer_bits_elsewhere(way: int) -> None:
-    """Errors need not rise with every bit that is given up."""
+    """Removing a bit does not always increase the error."""
     kept = {pair[::way] for pair in ((10, 10), (10, 9), (9, 9))}
 
     class Listed(Kernel):
@@ -135,12 +135,12 @@ def test_the_uniform_width_is_found_by_bisection() -> None:
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf])
 def test_a_bound_is_a_number_above_zero(bound: float) -> None:
-    with pytest.raises(ValueError, match=f"the largest error allowed must be a number > 0, got {bound}"):
+    with pytest.raises(ValueError, match=f"the error bound must be a finite number > 0, got {bound}"):
         tuner.tune(KERNELS["fwt"], bound)
 
 
-def test_a_bound_that_cannot_be_kept_is_named() -> None:
-    with pytest.raises(ValueError, match=r"the bound -1 cannot be kept: with 52 bits everywhere fwt has an error of 0"):
+def test_a_bound_that_cannot_be_met_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"error bound -1 cannot be met: with 52 bits .* the error of fwt is 0"):
         tuner.greedy(KERNELS["fwt"], -1.0)
 
     class Noisy(Kernel):
@@ -149,12 +149,12 @@ def test_a_bound_that_cannot_be_kept_is_named() -> None:
 
     noisy = Noisy("noisy", ("x", "y"), KERNELS["fwt"].body)
     for search in (tuner.tune, tuner.greedy):
-        with pytest.raises(ValueError, match=r"the bound 0\.1 cannot be kept: .* noisy has an error of 0\.25"):
+        with pytest.raises(ValueError, match=r"the error bound 0\.1 cannot be met: .* error of noisy is 0\.25"):
             search(noisy, 0.1)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_a_predictor_finds_cheapest_is_found_exactly(seed: int) -> None:
+def test_the_cheapest_predicted_configuration_is_found_exactly(seed: int) -> None:
     ranges = Ranges((4, 7, 5), (9, 12, 5 + seed))
     network = Profiles(*ranges.tensors(), 0.2)
     generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""`ldf transprecision …`. What is slow to import is imported by the command that needs it."""
+"""`ldf transprecision …`. Slow imports are inside the commands that need them."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ import typer
 
 app = typer.Typer(
     name="transprecision",
-    help="Predict what reduced precision costs, monotonically, and find the cheapest precision that is good enough.",
+    help="Predict the error of reduced precision with monotone models, and find the cheapest widths within a bound.",
     no_args_is_help=True,
 )
 
-KernelName = Annotated[str, typer.Argument(help="A name that `ldf transprecision kernels` lists, or FILE.py:NAME.")]
-File = Annotated[Path, typer.Argument(help="What `ldf transprecision train` wrote.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes for slow kernels; all cores by default.")]
-Low = Annotated[int, typer.Option(min=1, max=52, help="The smallest width, in mantissa bits.")]
+KernelName = Annotated[str, typer.Argument(help="Kernel name (see `ldf transprecision kernels`) or FILE.py:NAME.")]
+File = Annotated[Path, typer.Argument(help="Predictor file written by `ldf transprecision train`.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Number of processes for slow kernels; all cores by default.")]
+Low = Annotated[int, typer.Option(min=1, max=52, help="Smallest width, in mantissa bits.")]
 Columns = Annotated[
     list[str] | None,
-    typer.Option(help="A column with widths; may be given several times. All but the target by default."),
+    typer.Option(help="Column of widths; repeat for several. By default all columns except the target."),
 ]
-TARGET = "The column to learn; by default target or, where there is none, error, from which y follows."
+TARGET = "Target column; by default target or, if there is none, error, which is converted to y."
 
 
 @app.command()
 def kernels() -> None:
-    """List the kernels and their variables."""
+    """List the built-in kernels and their variables."""
     from ..io.text import table
     from ..transprecision.kernels import KERNELS
 
     rows = [[name, len(one.variables), one.summary, ", ".join(one.variables)] for name, one in KERNELS.items()]
     short = [[*row[:3], row[3] if len(str(row[3])) < 70 else f"{str(row[3])[:67]}..."] for row in rows]
-    typer.echo(table(["kernel", "variables", "computes", "named"], short))
+    typer.echo(table(["kernel", "variables", "computes", "names"], short))
 
 
 @app.command()
 def label(
     kernel: KernelName,
-    out: Annotated[Path, typer.Option(help="The file to write, .parquet or .csv.")],
-    n: Annotated[int, typer.Option("-n", "--rows", min=1, help="Different configurations to run.")] = 10_000,
-    seed: Annotated[int, typer.Option(min=0, help="Of the draws.")] = 0,
+    out: Annotated[Path, typer.Option(help="Output file, .parquet or .csv.")],
+    n: Annotated[int, typer.Option("-n", "--rows", min=1, help="Number of distinct configurations to run.")] = 10_000,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling configurations.")] = 0,
     low: Low = 4,
-    high: Annotated[int, typer.Option(min=1, max=52, help="The largest width.")] = 52,
+    high: Annotated[int, typer.Option(min=1, max=52, help="Largest width, in mantissa bits.")] = 52,
     workers: Workers = None,
 ) -> None:
-    """Draw configurations, run the kernel under each, and write widths, error and target, which is y."""
+    """Sample configurations, run the kernel with each, and write the widths, the error and the target y."""
     from ..transprecision.kernels import open_kernel
     from ..transprecision.tables import label as run
 
@@ -55,25 +55,25 @@ def label(
     begun = time.monotonic()
     table = run(chosen, n, out, seed=seed, low=low, high=high, workers=workers, progress=None)
     seconds = time.monotonic() - begun
-    fewer = f" (there are no more than {len(table)})" if len(table) < n else ""
-    typer.echo(f"{len(table)} configurations{fewer} of {chosen.name} in {out}, {len(table) / seconds:.0f} a second")
+    fewer = " (all that exist)" if len(table) < n else ""
+    typer.echo(f"{len(table)} configurations{fewer} of {chosen.name} in {out}, {len(table) / seconds:.0f} per second")
 
 
 @app.command()
 def train(
-    table: Annotated[Path, typer.Argument(help="CSV or Parquet: a column of whole numbers for each variable.")],
-    out: Annotated[Path, typer.Option(help="The file to write the predictor to.")],
+    table: Annotated[Path, typer.Argument(help="CSV or Parquet file with columns of widths and a target.")],
+    out: Annotated[Path, typer.Option(help="Output file for the predictor.")],
     target: Annotated[str | None, typer.Option(help=TARGET)] = None,
     variable: Columns = None,
     model: Annotated[Literal["M", "MC", "MCD"], typer.Option(help="No constraint, λ = 1, or dual ascent.")] = "MCD",
-    recipe: Annotated[Literal["paper", "tuned"], typer.Option(help="The paper's network, or ours.")] = "tuned",
+    recipe: Annotated[
+        Literal["paper", "tuned"], typer.Option(help="The paper's network and settings, or the tuned ones.")
+    ] = "tuned",
     decreasing: Annotated[bool, typer.Option("--decreasing", help="The target falls with more bits.")] = False,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the data; the recipe's own by default.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and pairs.")] = 0,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Number of epochs; by default set by the recipe.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for weights, batches and pairs.")] = 0,
 ) -> None:
-    """Fit a monotone predictor to a table of configurations; goes on where it was stopped."""
+    """Fit a monotone predictor to a table of configurations. An interrupted run resumes."""
     import shutil
 
     from ..transprecision.dominance import Dominance
@@ -105,11 +105,11 @@ def train(
 @app.command()
 def predict(
     predictor: File,
-    configurations: Annotated[Path, typer.Option(help="CSV or Parquet with the predictor's columns.")],
-    out: Annotated[Path, typer.Option(help="The file to write, .csv or .parquet.")],
+    configurations: Annotated[Path, typer.Option(help="CSV or Parquet file with the predictor's columns.")],
+    out: Annotated[Path, typer.Option(help="Output file, .csv or .parquet.")],
     repair: Annotated[bool, typer.Option("--repair/--no-repair", help="Make predictions monotone.")] = True,
 ) -> None:
-    """Predict targets; repaired, they are monotone among themselves without exception."""
+    """Predict targets. With repair, no pair of predictions violates monotonicity."""
     from ..io.files import check_writable, write_columns
     from ..transprecision.dominance import Dominance
     from ..transprecision.predictor import Predictor
@@ -125,17 +125,17 @@ def predict(
     write_columns(out, columns | {"predicted": values.tolist(), "outside": outside.tolist()})
     typer.echo(f"{len(asked)} predictions in {out}; {found.violated} of {found.pairs} dominated pairs violated")
     if outside.any():
-        typer.echo(f"Warning: {int(outside.sum())} of them outside of what was trained on", err=True)
+        typer.echo(f"Warning: {int(outside.sum())} of {len(asked)} configurations outside the training range", err=True)
 
 
 @app.command()
 def evaluate(
     predictor: File,
-    table: Annotated[Path, typer.Argument(help="CSV or Parquet with widths and targets that were not trained on.")],
+    table: Annotated[Path, typer.Argument(help="CSV or Parquet file with held-out widths and targets.")],
     target: Annotated[str | None, typer.Option(help=TARGET)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """MAE, violated pairs and their size, before and after repair."""
+    """Print MAE, the number of violated pairs and the sum of violations, before and after repair."""
     import numpy as np
 
     from ..io.text import table as text
@@ -159,7 +159,7 @@ def evaluate(
 
 @app.command()
 def doctor(predictor: File) -> None:
-    """Say whether the constraint holds, and what to change."""
+    """Report whether the constraint was satisfied in training, and what to change."""
     from ..transprecision.predictor import Predictor
 
     facts = Predictor.load(predictor).facts
@@ -170,13 +170,13 @@ def doctor(predictor: File) -> None:
 @app.command()
 def tune(
     kernel: KernelName,
-    max_error: Annotated[float, typer.Option(help="On the largest (out − ref)²/ref² over the outputs.")],
+    max_error: Annotated[float, typer.Option(help="Upper bound on the largest (out − ref)²/ref² over the outputs.")],
     low: Low = 4,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first configurations.")] = 0,
-    greedy: Annotated[bool, typer.Option("--greedy/--no-greedy", help="Search greedily too, to compare.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling and training.")] = 0,
+    greedy: Annotated[bool, typer.Option("--greedy/--no-greedy", help="Also run a greedy search.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Find the widths with the fewest bits that keep the error within a bound, each error measured by a run."""
+    """Find the widths with the fewest bits within an error bound. Errors are measured by running the kernel."""
     from ..io.text import table
     from ..transprecision import tuner
     from ..transprecision.kernels import open_kernel
@@ -207,6 +207,6 @@ def tune(
     typer.echo(table(["", *found], rows))
     full = 52 * len(chosen.variables)
     typer.echo(
-        f"\n{found['tuned'].bits} of {full} mantissa bits keep the error at {found['tuned'].error:.3g} ≤ "
-        f"{max_error:.3g}, measured; with a bit less in any one width it does not stay there. {seconds:.1f} s"
+        f"\n{found['tuned'].bits} of {full} mantissa bits: measured error {found['tuned'].error:.3g} ≤ "
+        f"{max_error:.3g}; no single width can be lowered. {seconds:.1f} s"
     )

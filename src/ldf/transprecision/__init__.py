@@ -1,4 +1,4 @@
-"""Predict what reduced precision costs, monotonically, and find the cheapest precision that is good enough."""
+"""Predict the error of reduced precision with monotone models, and find the cheapest widths within an error bound."""
 
 from ..extras import require
 

@@ -1,8 +1,8 @@
-"""Which configuration dominates which: x ≼ x′ where every width of x is at most that of x′.
+"""Dominance between configurations: x ≼ x′ if no width of x exceeds that of x′.
 
-A set of configurations is a row of bits. The set of those with at least v in variable k is prepared once for every k
-and v; what dominates a configuration is the intersection of one such set per variable. No loop runs over pairs, and
-besides the pairs that were asked for memory is bounded: some rows of bits at a time, for covering pairs n²/8 bytes.
+A set of configurations is stored as a row of bits. For each variable k and value v, the set of configurations with at
+least v in k is computed once. The configurations that dominate x are the intersection of one such set per variable. No
+loop runs over pairs. Memory beyond the returned pairs is bounded: blocks of bit rows, or n²/8 bytes for covering pairs.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 BLOCK = 1 << 23
-"""Bytes of bits worked on at a time."""
+"""Size of a block of bit rows, in bytes."""
 
 LIMIT = 20_000_000
-"""Pairs handed out at most: 320 MB."""
+"""Maximum number of pairs returned without sampling: 320 MB."""
 
 
 class Violations(NamedTuple):
-    """What is not monotone."""
+    """Violations of monotonicity over dominated pairs."""
 
     pairs: int
-    """Dominated pairs that were looked at."""
+    """Number of dominated pairs."""
     violated: int
-    """VC: those that are violated."""
+    """VC: number of violated pairs."""
     total: float
-    """SMVC: Σ (value at x − value at x′) over them."""
+    """SMVC: Σ (value at x − value at x′) over violated pairs."""
     worst: float
-    """The largest of these."""
+    """Largest violation of a pair."""
 
 
 class Dominance:
-    """The order ≼ on the rows of a table of whole numbers, [n, variables].
+    """The order ≼ on the rows of an integer table, [n, variables].
 
     >>> order = Dominance([[1, 1], [2, 1], [1, 2], [2, 2]])
     >>> order.count(), order.pairs().tolist(), order.covering().tolist()
@@ -50,26 +50,26 @@ class Dominance:
         table = np.asarray(configurations)
         if table.ndim != 2 or table.shape[1] == 0 or not np.issubdtype(table.dtype, np.integer):
             raise ValueError(
-                "configurations must be a table of whole numbers with a column for each variable, got "
+                "configurations must be a 2-D array of integers with one column per variable, got "
                 f"{table.dtype} of shape {table.shape}"
             )
         self.rows = len(table)
-        # Ranks have the same order as the numbers, and sums that cannot overflow.
+        # Ranks have the same order as the values, and their sums cannot overflow.
         ranks = [np.unique(column, return_inverse=True)[1].reshape(-1) for column in table.T]
         distinct, place = np.unique(np.stack(ranks, 1), axis=0, return_inverse=True)
-        # By their sum, so that what dominates a configuration comes after it.
+        # Sorted by sum, so that a configuration comes before those that dominate it.
         order = np.argsort(distinct.sum(1), kind="stable")
         self.table: Ints = distinct[order].astype(np.int64)
-        """[distinct, variables] the ranks of each different configuration."""
+        """[distinct, variables] the ranks of each distinct configuration."""
         self.place: Ints = np.argsort(order)[place.reshape(-1)]
-        """[n] where each row's configuration stands among the distinct ones."""
+        """[n] index of each row's configuration in `table`."""
         copies = np.argsort(self.place, kind="stable")
         self.copies = _Copies(copies, np.bincount(self.place, minlength=len(order)))
         self.words = max(1, (len(order) + 63) // 64)
         self._sets = [_Sets(self.table[:, column], self.words) for column in range(table.shape[1])]
 
     def count(self) -> int:
-        """The number of pairs i ≺ j, without making them."""
+        """The number of pairs i ≺ j, without building them."""
         sizes = self.copies.sizes
         total = 0
         single = bool((sizes == 1).all())
@@ -82,11 +82,11 @@ class Dominance:
         return total
 
     def pairs(self, sample: int | None = None, seed: int = 0) -> Ints:
-        """Pairs (i, j) of rows with row i ≺ row j: [P, 2], ordered by i, then j; refused where there are over `LIMIT`.
+        """Pairs (i, j) of rows with row i ≺ row j: [P, 2], sorted by i, then j; an error if more than `LIMIT`.
 
         Args:
-            sample: hand out so many of them, drawn without replacement, where there are more, whatever the limit.
-            seed: of the draw.
+            sample: if there are more pairs, return this many, sampled without replacement; it may exceed `LIMIT`.
+            seed: random seed for sampling.
         """
         total = self.count()
         chosen = None
@@ -94,8 +94,8 @@ class Dominance:
             chosen = _drawn(total, sample, np.random.default_rng(seed))
         elif total > LIMIT:
             raise ValueError(
-                f"{self.rows} configurations have {total} dominated pairs, more than {LIMIT}: ask for a sample of "
-                "them, or for covering pairs"
+                f"{self.rows} configurations have {total} dominated pairs, more than {LIMIT}: sample fewer of "
+                "them with `sample`, or use `covering`"
             )
         found, offset = [], 0
         for part in self._pairs():
@@ -107,7 +107,7 @@ class Dominance:
         return self._sorted(found)
 
     def covering(self) -> Ints:
-        """The pairs (i, j), i ≺ j with nothing between them: those from which all others follow. [P, 2]
+        """The pairs (i, j), i ≺ j with no configuration in between; all other pairs follow from them. [P, 2]
 
         Equal rows cover, and are covered by, the same rows.
         """
@@ -115,7 +115,7 @@ class Dominance:
         whole = np.concatenate([above for _, above in self._above()] or [np.zeros((0, 1), dtype=np.uint64)])
         found = []
         for start in range(0, count, 64):
-            # What dominates these rows, and what dominates that, comes after them: words before theirs are empty.
+            # Rows that dominate these, directly or not, come after them, so the earlier words are empty.
             rest = whole[:, start // 64 :]
             above = rest[start : start + 64]
             row, over = np.nonzero(_unpacked(above, count - start))
@@ -130,8 +130,9 @@ class Dominance:
         return self._sorted(found)
 
     def closures(self, values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """For every row, the largest value of those it dominates and the least of those that dominate it, itself and
-        rows equal to it included. values: [n] → [n], [n].
+        """For every row, the largest value of the rows it dominates and the smallest of those that dominate it.
+
+        The row itself and rows equal to it are included. values: [n] → [n], [n].
         """
         count = len(self.table)
         least, most = np.full(count, np.inf), np.full(count, -np.inf)
@@ -146,10 +147,10 @@ class Dominance:
         return below[self.place], above[self.place]
 
     def violations(self, values: npt.ArrayLike) -> Violations:
-        """VC and SMVC: how many pairs x ≺ x′ have a larger value at x, and by how much in all. values: [n]"""
+        """VC and SMVC: the number of pairs x ≺ x′ with a larger value at x, and the total excess. values: [n]"""
         given = np.asarray(values, dtype=np.float64)
         if given.shape != (self.rows,):
-            raise ValueError(f"there must be one value for each of the {self.rows} rows, got {given.shape}")
+            raise ValueError(f"values must have one entry for each of the {self.rows} rows, got shape {given.shape}")
         pairs = count = 0
         total = worst = 0.0
         for part in self._pairs():
@@ -160,7 +161,7 @@ class Dominance:
         return Violations(pairs, count, total, worst)
 
     def _above(self, block: int = BLOCK) -> Iterator[tuple[int, Words]]:
-        """What dominates each distinct configuration, but for itself: bits [rows, words], some rows at a time."""
+        """For each distinct configuration, those that dominate it, without itself: bits [rows, words], in blocks."""
         count = len(self.table)
         size = max(1, block // (8 * self.words))
         for start in range(0, count, size):
@@ -173,21 +174,21 @@ class Dominance:
             yield start, above
 
     def _pairs(self) -> Iterator[Ints]:
-        """All pairs of rows i ≺ j, some at a time."""
+        """All pairs of rows i ≺ j, in blocks."""
         count = len(self.table)
         for start, above in self._above(BLOCK // 8):
             low, high = np.nonzero(_unpacked(above, count))
             yield self.copies.expand(low + start, high)
 
     def _sorted(self, parts: list[Ints]) -> Ints:
-        """All of them in one table, by i, then j."""
+        """All parts in one table, sorted by i, then j."""
         keys = np.concatenate([part[:, 0] * self.rows + part[:, 1] for part in parts] or [np.zeros(0, dtype=np.int64)])
         keys.sort()
         return np.stack(np.divmod(keys, max(1, self.rows)), 1)
 
 
 class _Sets:
-    """For one variable, the sets {x ≽ v}; made once for every v, or anew where that would take too much memory."""
+    """The sets {x ≽ v} of one variable; computed once for every v, or on demand if that needs too much memory."""
 
     def __init__(self, column: Ints, words: int) -> None:
         values, self.rank = np.unique(column, return_inverse=True)
@@ -196,7 +197,7 @@ class _Sets:
         self.prepared = _packed(column >= values[:, None], words) if fits else None
 
     def at_least(self, rows: slice) -> Words:
-        """Bits [rows, words]: which configurations have at least as much as these rows."""
+        """Bits [rows, words]: which configurations have at least the value of each of these rows."""
         if self.prepared is not None:
             return self.prepared[self.rank[rows]]
         return _packed(self.column >= self.column[rows, None], self.words)
@@ -204,20 +205,20 @@ class _Sets:
 
 @dataclass(frozen=True)
 class _Copies:
-    """Which rows have which distinct configuration."""
+    """The rows of each distinct configuration."""
 
     rows: Ints
-    """[n] rows, those of the first configuration first."""
+    """[n] rows, grouped by configuration."""
     sizes: Ints
-    """[distinct] how many rows each has."""
+    """[distinct] number of rows of each configuration."""
 
     @cached_property
     def starts(self) -> Ints:
-        """[distinct] where each configuration's rows begin."""
+        """[distinct] start of each configuration in `rows`."""
         return np.cumsum(self.sizes) - self.sizes
 
     def expand(self, low: Ints, high: Ints) -> Ints:
-        """Pairs of distinct configurations as pairs of rows, each copy with each: [P], [P] → [Q, 2]."""
+        """Pairs of distinct configurations as pairs of rows, all copies combined: [P], [P] → [Q, 2]."""
         if len(self.rows) == len(self.sizes):
             return np.stack([self.rows[low], self.rows[high]], 1)
         repeats = self.sizes[low] * self.sizes[high]
@@ -228,7 +229,7 @@ class _Copies:
 
 
 def _drawn(total: int, sample: int, generator: np.random.Generator) -> Ints:
-    """So many different numbers below total, sorted, without a list of all."""
+    """`sample` distinct integers below `total`, sorted, without a list of all."""
     if total <= LIMIT:
         return np.sort(generator.choice(total, sample, replace=False, shuffle=False))
     found = np.unique(generator.integers(total, size=sample))
@@ -238,13 +239,13 @@ def _drawn(total: int, sample: int, generator: np.random.Generator) -> Ints:
 
 
 def _packed(member: npt.NDArray[np.bool_], words: int) -> Words:
-    """Bits of a table of bools, [rows, n] → [rows, words]."""
+    """Pack a table of bools into bits, [rows, n] → [rows, words]."""
     packed = np.zeros((len(member), 8 * words), dtype=np.uint8)
     packed[:, : (member.shape[1] + 7) // 8] = np.packbits(member, axis=1, bitorder="little")
     return packed.view("<u8").astype(np.uint64, copy=False)
 
 
 def _unpacked(words: Words, count: int) -> npt.NDArray[np.bool_]:
-    """The table of bools again, [rows, words] → [rows, count]."""
+    """Unpack bits into a table of bools, [rows, words] → [rows, count]."""
     octets = np.ascontiguousarray(words).astype("<u8", copy=False).view(np.uint8)
     return np.unpackbits(octets, axis=1, count=count, bitorder="little").view(np.bool_)

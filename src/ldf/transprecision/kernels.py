@@ -1,21 +1,21 @@
-"""Computations whose variables have mantissa widths of their own, run for all configurations at once.
+"""Computations with a mantissa width per variable, run for all configurations at once.
 
 A kernel is a Python function whose parameters are its variables: `x(value)` assigns a value to x, that is, rounds it
-to x's width. Arrays have the configurations on their last axis; numbers the same for all have a 1 there. A kernel of
-your own:
+to x's width. The last axis of every array is the configuration axis; it has length 1 for values that are the same in
+all configurations. A custom kernel:
 
     data = np.linspace(0.1, 0.9, 32)[:, None]
 
     @kernel
     def dot(x, y, total):
-        '''Σ x·y, summed one by one.'''
+        '''Σ x·y, accumulated term by term.'''
         x_values, y_values = x(data), y(1 - data)
         result = total(0.0)
         for a, b in zip(x_values, y_values):
             result = total(result + a * b)
         return result
 
-Between two assignments expressions are evaluated in double precision.
+Expressions between assignments are evaluated in double precision.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ import numpy.typing as npt
 from .precision import FULL, Floats, Rounding
 
 LOW = 4
-"""The smallest width that is drawn; the largest is 52."""
+"""Default smallest width for sampling; the largest is 52."""
 
 SPAN = 30.0
-"""y = 1 stands for an error of 10^−30 or less: a few units in a double's last place, squared."""
+"""y = 1 means an error of 10^−30 or less: a few units in a double's last place, squared."""
 
 CHUNK = 256
-"""Configurations run at once: arrays that stay in the cache."""
+"""Configurations per call of the kernel; small enough for its arrays to stay in cache."""
 
 Body = Callable[..., npt.NDArray[np.float64]]
 
@@ -50,7 +50,7 @@ class Kernel:
     """A computation and its variables.
 
     Args:
-        body: takes an assignment for each variable, [..., C] ← [..., C] or [..., 1], and returns the outputs [..., C].
+        body: receives a rounding function per variable, [..., C] or [..., 1] → [..., C], and returns outputs [..., C].
     """
 
     name: str
@@ -58,10 +58,10 @@ class Kernel:
     body: Body
     summary: str = ""
     source: str | None = None
-    """What `open_kernel` finds it by; None for one that was registered in a running program."""
+    """Name to pass to `open_kernel`; None for a kernel registered in a running program."""
 
     def outputs(self, configurations: npt.NDArray[np.int64]) -> Floats:
-        """What the kernel computes under these widths: [C, variables] → [outputs, C]."""
+        """Outputs of the kernel with these widths: [C, variables] → [outputs, C]."""
         with np.errstate(all="ignore"):
             found = self.body(*(Rounding(widths) for widths in configurations.T))
         found = np.asarray(found, dtype=np.float64)
@@ -77,11 +77,11 @@ class Kernel:
         """The outputs in double precision, [outputs, 1]."""
         found = self.outputs(np.full((1, len(self.variables)), FULL))
         if not found.size or not np.isfinite(found).all():
-            raise ValueError(f"kernel {self.name!r}: its outputs in double precision must be finite, got {found}")
+            raise ValueError(f"kernel {self.name!r}: outputs in double precision must be finite, got {found}")
         return found
 
     def errors(self, configurations: npt.ArrayLike) -> Floats:
-        """max_i (out_i − ref_i)²/ref_i² of each configuration, [C]; ∞ where an output is not finite."""
+        """max_i (out_i − ref_i)²/ref_i² of each configuration, [C]; ∞ if an output is not finite."""
         configurations = check_configurations(configurations, self.variables)
         reference = self.reference
         found = np.empty(len(configurations))
@@ -98,7 +98,7 @@ class Kernel:
 
 
 def target(errors: npt.ArrayLike) -> Floats:
-    """y = clip(−log10 error, 0, 30)/30 in [0, 1]: the more bits, the larger; an error of zero is the best, 1.
+    """y = clip(−log10 error, 0, 30)/30 in [0, 1]: larger with more bits, and 1 for an error of zero.
 
     >>> target([1.0, 1e-15, 0.0, np.inf])
     array([0. , 0.5, 1. , 0. ])
@@ -109,19 +109,19 @@ def target(errors: npt.ArrayLike) -> Floats:
 
 
 def error(targets: npt.ArrayLike) -> Floats:
-    """The error 10^(−30 y) that a target stands for."""
+    """The error 10^(−30 y) of a target y."""
     return 10.0 ** (-SPAN * np.asarray(targets, dtype=np.float64))
 
 
 def check_configurations(configurations: npt.ArrayLike, variables: Sequence[str]) -> npt.NDArray[np.int64]:
-    """[n, variables] whole numbers between 1 and 52, or an error that names the first that is none."""
+    """[n, variables] integers between 1 and 52; otherwise an error that names the first invalid one."""
     found = np.asarray(configurations)
     if found.ndim != 2 or found.shape[1] != len(variables):
         raise ValueError(
-            f"configurations must be a table with a width for each of {', '.join(variables)}, got shape {found.shape}"
+            f"configurations must be a 2-D array with columns {', '.join(variables)}, got shape {found.shape}"
         )
     if not np.issubdtype(found.dtype, np.integer):
-        raise ValueError(f"widths must be whole numbers, got {found.dtype}")
+        raise ValueError(f"widths must be integers, got {found.dtype}")
     bad = np.argwhere((found < 1) | (found > FULL))
     if len(bad):
         row, column = bad[0]
@@ -132,7 +132,7 @@ def check_configurations(configurations: npt.ArrayLike, variables: Sequence[str]
 
 
 KERNELS: dict[str, Kernel] = {}
-"""By name: the seven below, and those that were registered."""
+"""Kernels by name: the seven below and all registered ones."""
 
 
 @overload
@@ -142,7 +142,7 @@ def kernel(*, name: str | None = None, variables: Sequence[str] | None = None) -
 
 
 def kernel(body: Body | None = None, *, name: str | None = None, variables: Sequence[str] | None = None) -> Any:
-    """Register a function as a kernel; its variables are its parameters, unless they are named here.
+    """Register a function as a kernel; its parameters are its variables, unless `variables` names them.
 
     >>> @kernel
     ... def square(x, product):
@@ -156,7 +156,7 @@ def kernel(body: Body | None = None, *, name: str | None = None, variables: Sequ
         called = name or function.__name__.replace("_", "-")
         names = tuple(variables) if variables is not None else tuple(inspect.signature(function).parameters)
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"kernel {called!r} needs variables, each with a name of its own; got {names}")
+            raise ValueError(f"kernel {called!r} needs at least one variable, and distinct names; got {names}")
         source = called if function.__module__ == __name__ else None
         made = Kernel(called, names, function, (inspect.getdoc(function) or "").partition("\n")[0], source)
         KERNELS[called] = made
@@ -166,12 +166,12 @@ def kernel(body: Body | None = None, *, name: str | None = None, variables: Sequ
 
 
 def open_kernel(name: str) -> Kernel:
-    """A kernel by its name, or FILE.py:NAME for one of your own (FILE.py where there is only one in it)."""
+    """Find a kernel by name, or load one from a file: FILE.py:NAME, or FILE.py if it defines only one."""
     if name in KERNELS:
         return KERNELS[name]
     file, wanted = (name, "") if name.endswith(".py") else (name.rpartition(":")[0], name.rpartition(":")[2])
     if not file.endswith(".py"):
-        raise ValueError(f"there is no kernel {name!r}; there are {', '.join(KERNELS)}, or say FILE.py:NAME")
+        raise ValueError(f"there is no kernel {name!r}; available: {', '.join(KERNELS)}, or FILE.py:NAME")
     if not Path(file).is_file():
         raise ValueError(f"there is no file {file}")
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
@@ -182,7 +182,7 @@ def open_kernel(name: str) -> Kernel:
     try:
         spec.loader.exec_module(module)
     finally:
-        # A file's kernels are its own: they do not take the place of others of the same name.
+        # Kernels of a file must not replace registered kernels of the same name.
         KERNELS.clear()
         KERNELS.update(held)
     own = {made.name: made for made in vars(module).values() if isinstance(made, Kernel)}
@@ -190,11 +190,11 @@ def open_kernel(name: str) -> Kernel:
         wanted = next(iter(own))
     if wanted in own:
         return replace(own[wanted], source=f"{Path(file).resolve()}:{wanted}")
-    raise ValueError(f"{file} has the kernels {', '.join(own) or '(none)'}; say which, as {file}:NAME")
+    raise ValueError(f"{file} defines the kernels {', '.join(own) or '(none)'}; choose one with {file}:NAME")
 
 
 def _random(seed: int) -> np.random.Generator:
-    """The data of a kernel: always the same."""
+    """Generator of a kernel's input data, which is always the same."""
     return np.random.default_rng([20200101, seed])
 
 
@@ -237,7 +237,7 @@ def correlation(
     product: Rounding,
     result: Rounding,
 ) -> Floats:
-    """The correlation coefficients of 6 columns over 24 rows."""
+    """Correlation coefficients of 6 columns over 24 rows."""
     values = data(_TABLE)
     sums = mean(np.zeros((_COLUMNS, 1)))
     for row in values:
@@ -254,7 +254,7 @@ def correlation(
     return result(sums)
 
 
-# A draw whose details are all above 0.15: near zero a relative error says nothing.
+# With this seed all details are above 0.15; near zero a relative error is meaningless.
 _SIGNAL = _random(56).uniform(0.5, 4.0, (64, 1))
 _DB2 = np.array([0.48296291314453414, 0.8365163037378079, 0.2241438680420134, -0.12940952255126037])[:, None]
 
@@ -269,7 +269,7 @@ def dwt(
     approximation: Rounding,
     detail: Rounding,
 ) -> Floats:
-    """Three levels of Daubechies' wavelet with four taps, of 64 numbers."""
+    """Three levels of the four-tap Daubechies wavelet transform of 64 numbers."""
     scaling, wavelet = low(_DB2), high(_DB2[::-1] * np.array([[1.0], [-1.0], [1.0], [-1.0]]))
     current, details = signal(_SIGNAL), []
     for _ in range(3):
@@ -290,7 +290,7 @@ _WALSH = _random(7).uniform(0.5, 2.0, (32, 1))
 
 @kernel
 def fwt(data: Rounding, sum: Rounding) -> Floats:
-    """The fast Walsh transform of 32 numbers."""
+    """Fast Walsh transform of 32 numbers."""
     values = data(_WALSH)
     step = 1
     while step < len(values):
@@ -326,7 +326,7 @@ def black_scholes(
     discount: Rounding,
     call: Rounding,
 ) -> Floats:
-    """The prices of 24 European calls, by the polynomial of Abramowitz and Stegun."""
+    """Prices of 24 European calls, with the polynomial of Abramowitz and Stegun."""
 
     def cumulative(d: Floats) -> Floats:
         k = inverse(1.0 / (1.0 + 0.2316419 * np.abs(d)))
@@ -358,7 +358,7 @@ _RIGHT = _random(10).uniform(1.0, 4.0, (_SIZE, _SYSTEMS, 1))
     )
 )
 def jacobi(*assign: Rounding) -> Floats:
-    """25 sweeps of Jacobi's iteration on eight systems of four equations."""
+    """25 sweeps of Jacobi iteration on eight systems of four equations."""
     entries, right, unknowns, total = assign[:16], assign[16:20], assign[20:24], assign[24]
     matrix = [entry(np.array([value])) for entry, value in zip(entries, _MATRIX.flat, strict=True)]
     given = [b(values) for b, values in zip(right, _RIGHT, strict=True)]

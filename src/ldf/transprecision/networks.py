@@ -1,4 +1,4 @@
-"""Networks that predict y from a configuration: the paper's, and one with the shape of the problem."""
+"""Networks that predict y from a configuration: the paper's, and one structured like the problem."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .dominance import Ints
 from .precision import Floats
 
 KNOTS = 64
-"""A profile has a knot at every value of its variable, or this many evenly spaced ones where there are more."""
+"""Maximum number of knots of a profile: one per width, or this many evenly spaced if the range is wider."""
 
 
 class Perceptron(nn.Sequential):
-    """The paper's network: three hidden layers of ten, ReLU; widths go in scaled to [0, 1]."""
+    """The paper's network: three hidden layers of ten, ReLU; input widths are scaled to [0, 1]."""
 
     def __init__(self, low: Tensor, high: Tensor) -> None:
         layers: list[nn.Module] = [Scaled(low, high)]
@@ -28,7 +28,7 @@ class Perceptron(nn.Sequential):
 
 
 class Scaled(nn.Module):
-    """(x − low)/(high − low), column by column."""
+    """(x − low)/(high − low) for each column."""
 
     low: Tensor
     span: Tensor
@@ -44,21 +44,21 @@ class Scaled(nn.Module):
 
 
 class Profiles(nn.Module):
-    """y = softmin_i g_i(x_i): the least precise variable has the say; each g_i is a learned profile over its widths.
+    """y = softmin_i g_i(x_i): the least precise variable determines y; each g_i is a learned profile over its widths.
 
-    Rounding a variable to x bits contributes about c·2^(−x) to an output's relative error, and contributions add up, so
-    that y = −log Σ_i exp(−g_i(x_i)/T) · T with straight lines g_i. A profile is such a line plus steps of its own at
-    every width; floor and ceiling bound y where the error is total or none:
+    Rounding a variable to x bits contributes about c·2^(−x) to an output's relative error, and contributions add up.
+    This gives y = −log Σ_i exp(−g_i(x_i)/T) · T with straight lines g_i. A profile is such a line plus a learned step
+    at every width. The floor and ceiling bound y where the error is total or zero:
 
         g_i(x) = level_i + slope_i·t(x) + scale·Σ_{v ≤ x} step_iv,   t(x) = (x − low_i)/(high_i − low_i)
         y = T·log(exp(floor/T) + 1/(exp(−ceiling/T) + Σ_i exp(−g_i(x_i)/T)))
 
-    Where no profile falls, y falls nowhere: `repaired` makes it so. Between knots a profile is linear, beyond its ends
-    flat.
+    If no profile decreases, y does not decrease; `repaired` ensures this. A profile is linear between knots and
+    constant beyond its ends.
 
     Args:
         low, high: [variables] the ranges of the widths.
-        scale: how fast steps are learned against levels and slopes: small keeps profiles straight.
+        scale: learning speed of the steps relative to levels and slopes; small values keep profiles straight.
     """
 
     low: Tensor
@@ -78,10 +78,10 @@ class Profiles(nn.Module):
         self.register_buffer("low", low)
         self.register_buffer("high", high)
         self.register_buffer("last", counts - 1)
-        # A variable with one value stays at its first knot whatever it is asked for.
+        # A variable with a single value stays at its first knot for any input.
         self.register_buffer("spacing", torch.where(high > low, (high - low) / (counts - 1), torch.inf))
         self.register_buffer("start", torch.arange(variables) * knots)
-        # Beyond a variable's own last knot nothing is looked up.
+        # Entries beyond a variable's last knot are never used.
         self.register_buffer("ramp", (torch.arange(knots) / (counts[:, None] - 1)).clamp(max=1))
         self.register_buffer("scale", torch.tensor(scale))
         self.register_buffer("change", torch.zeros(variables, knots))
@@ -93,7 +93,7 @@ class Profiles(nn.Module):
         self.ceiling = nn.Parameter(torch.tensor(1.05))
 
     def profiles(self) -> Tensor:
-        """g at every knot: [variables, knots]."""
+        """g_i at every knot: [variables, knots]."""
         return self.level + self.slope * self.ramp + self.scale * self.steps.cumsum(1) + self.change
 
     def forward(self, widths: Tensor) -> Tensor:
@@ -112,10 +112,10 @@ class Profiles(nn.Module):
 
     @torch.no_grad()
     def repaired(self) -> Profiles:
-        """A copy whose profiles never fall, moved the least: ½ (running maximum + reversed running minimum)."""
+        """A copy with the nearest non-decreasing profiles: ½ (running maximum + reversed running minimum)."""
         made = copy.deepcopy(self)
         profiles = self.profiles()
-        # A variable's own knots only: the constant beyond its last must not reach back.
+        # Only the variable's own knots: entries beyond the last must not affect them.
         beyond = torch.arange(profiles.shape[1], device=profiles.device) > self.last[:, None]
         high = profiles.masked_fill(beyond, -torch.inf).cummax(1).values
         low = profiles.masked_fill(beyond, torch.inf).flip(1).cummin(1).values.flip(1)
@@ -123,7 +123,7 @@ class Profiles(nn.Module):
         return made
 
     def costs(self, widths: Sequence[Ints]) -> list[Floats]:
-        """exp(−g_i(x)/T) of the repaired profiles at the widths given for each variable, ascending: never rises."""
+        """exp(−g_i(x)/T) of the repaired profiles at ascending widths of each variable; non-increasing."""
         profiles = self.repaired().double().profiles().detach().numpy()
         ends = (self.low, self.high, torch.where(self.high > self.low, self.last, 0.0))
         found = []
@@ -134,10 +134,10 @@ class Profiles(nn.Module):
         return found
 
     def monotone(self, configurations: Ints) -> Floats:
-        """y of the repaired network, in double precision and monotone without exception, not only up to rounding.
+        """y of the repaired network in double precision, exactly monotone despite rounding: [n, variables] → [n].
 
-        Costs that never rise are added up in a fixed order, which keeps the order of sums; a logarithm may break it in
-        its last bit, so that it is taken over the sorted sums and made to fall. [n, variables] → [n]
+        Non-increasing costs are added in a fixed order, so their sums are ordered too. The logarithm may break this
+        order in its last bit, so it is evaluated on the sorted sums and made non-increasing by a running minimum.
         """
         distinct = [np.unique(column, return_inverse=True) for column in configurations.T]
         total = np.full(len(configurations), np.exp(-float(self.ceiling.detach()) / self.temperature))
@@ -151,5 +151,5 @@ class Profiles(nn.Module):
 
     @property
     def temperature(self) -> float:
-        """T."""
+        """The softmin temperature T."""
         return math.exp(float(self.log_temperature.detach()))

@@ -1,4 +1,4 @@
-"""What a network has to beat: a constant, a plane, and gradient boosting with monotone constraints."""
+"""Baselines: a constant, a linear model, and gradient boosting with monotone constraints."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ Predict = Callable[[Ints], Floats]
 
 
 class Settings(NamedTuple):
-    """Of boosting."""
+    """Boosting hyperparameters."""
 
     leaves: int
-    """Of a tree, at most."""
+    """Maximum number of leaves per tree."""
     rows: int
-    """Of a leaf, at least."""
+    """Minimum number of rows per leaf."""
     rate: float
+    """Learning rate."""
 
 
 GRID = (Settings(15, 3, 0.05), Settings(63, 2, 0.03))
-"""One is chosen on validation rows, with the number of trees."""
+"""Candidates; one is chosen on validation rows, together with the number of trees."""
 
 ROUNDS = 2000
-"""Trees at most."""
+"""Maximum number of trees."""
 
 
 def mean(sample: Sample) -> Predict:
-    """The mean of the targets, whatever is asked."""
+    """Constant prediction: the mean of the targets."""
     level = float(sample.targets.mean())
     return lambda configurations: np.full(len(configurations), level)
 
@@ -48,7 +49,7 @@ def linear(sample: Sample) -> Predict:
 
 
 def lightgbm(sample: Sample, seed: int = 0) -> Predict:
-    """LightGBM with monotone constraints, method "advanced"; refitted on all rows with what was chosen."""
+    """LightGBM with monotone constraints, method "advanced"; refitted on all rows with the chosen settings."""
     import lightgbm as package
 
     def fit(settings: Settings, rows: Sample, trees: int, held: Sample | None = None) -> Any:
@@ -80,7 +81,7 @@ def lightgbm(sample: Sample, seed: int = 0) -> Predict:
 
 
 def scikit_learn(sample: Sample, seed: int = 0) -> Predict:
-    """scikit-learn's histogram boosting with monotone constraints; refitted on all rows with what was chosen."""
+    """scikit-learn's histogram boosting with monotone constraints; refitted on all rows with the chosen settings."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     def fit(settings: Settings, rows: Sample, trees: int) -> HistGradientBoostingRegressor:
@@ -107,7 +108,7 @@ def scikit_learn(sample: Sample, seed: int = 0) -> Predict:
 
 
 def _split(sample: Sample, seed: int) -> tuple[Sample, Sample]:
-    """Four fifths to fit, one fifth to choose on."""
+    """Split into four fifths for fitting and one fifth for validation."""
     order = np.random.default_rng(seed).permutation(len(sample.targets))
     held, kept = np.split(order, [max(1, len(order) // 5)])
     return (

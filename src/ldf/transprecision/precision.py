@@ -1,7 +1,7 @@
-"""Numbers with fewer mantissa bits: round to nearest, ties to even, a width for every configuration at once.
+"""Rounding to fewer mantissa bits: to nearest, ties to even, with a separate width for each configuration.
 
-A width w is the number of stored mantissa bits, 1 to 52, after the leading one: 52 is double precision, 23 single, 10
-half, 7 bfloat16. The exponent keeps double's range; what is subnormal there has the spacing 2^(−1022−w).
+A width w is the number of stored mantissa bits, 1 to 52, without the leading one: 52 is double precision, 23 single,
+10 half, 7 bfloat16. The exponent has the range of a double; subnormal numbers are spaced by 2^(−1022−w).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 FULL = 52
-"""The mantissa bits of a double."""
+"""Stored mantissa bits of a double."""
 
 
 class Rounding:
@@ -27,7 +27,7 @@ class Rounding:
     def __init__(self, widths: Any) -> None:
         widths = np.asarray(widths)
         if widths.ndim != 1 or not np.issubdtype(widths.dtype, np.integer):
-            raise ValueError(f"widths must be whole numbers in one row, got {widths.dtype} of shape {widths.shape}")
+            raise ValueError(f"widths must be a 1-D array of integers, got {widths.dtype} of shape {widths.shape}")
         outside = widths[(widths < 1) | (widths > FULL)]
         if outside.size:
             raise ValueError(f"a mantissa width must be between 1 and {FULL} bits, got {outside[0]}")
@@ -36,7 +36,7 @@ class Rounding:
         rounds = drop > 0
         self.drop = drop
         self.odd = rounds.astype(np.uint64)
-        # Half a unit of the last kept bit, less one: with that bit itself added, a tie carries only into an odd one.
+        # Half a unit of the last kept bit, minus one. With that bit added, a tie carries only if the bit is odd.
         self.below_half = np.where(rounds, (one << (drop - rounds)) - one, np.uint64(0))
         self.keep = ~((one << drop) - one)
         self.exact = not bool(rounds.any())
@@ -48,7 +48,7 @@ class Rounding:
         if self.exact:
             return np.array(np.broadcast_to(values, shape))
         bits = np.ascontiguousarray(values).view(np.uint64)
-        # Sign and magnitude: adding to the bits moves away from zero, and a carry goes on into the exponent, up to ∞.
+        # Sign and magnitude: adding to the bits moves away from zero; a carry propagates into the exponent, up to ∞.
         out: npt.NDArray[np.uint64] = np.right_shift(bits, self.drop)
         out &= self.odd
         out += self.below_half
@@ -62,7 +62,7 @@ class Rounding:
 
 
 def rounded(values: npt.ArrayLike, widths: npt.ArrayLike) -> Floats:
-    """The nearest numbers with so many mantissa bits, ties to even; widths broadcast with the values.
+    """Round values to the given mantissa widths, ties to even; widths broadcast with the values.
 
     >>> rounded([1.3, 1.3, 1.3], [2, 3, 52])
     array([1.25, 1.25, 1.3 ])

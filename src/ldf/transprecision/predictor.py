@@ -1,4 +1,4 @@
-"""The predictor: fit a table of configurations, predict monotonically, say what is violated, save and load."""
+"""The predictor: fit to a table of configurations, predict monotonically, count violations, save and load."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ FORMAT = "ldf-transprecision-1"
 NETWORKS: dict[str, type[Perceptron] | type[Profiles]] = {"perceptron": Perceptron, "profiles": Profiles}
 
 REFERENCE = 4000
-"""Training configurations kept for repair, at most."""
+"""Maximum number of training configurations stored for repair."""
 
 
 @torch.no_grad()
 def predictions(network: nn.Module, configurations: Ints) -> Floats:
-    """What a network gives for configurations, [n], in double precision."""
+    """Raw outputs of a network, [n], in double precision."""
     found: Floats = copy.deepcopy(network).double()(torch.from_numpy(configurations).double())[:, 0].numpy()
     return found
 
 
 @dataclass
 class Predictor:
-    """Predicts the target of a configuration, never lower (or never higher) for one that has more of everything.
+    """Predicts the target of a configuration, monotonically: adding bits never lowers it (or never raises it).
 
     >>> from ldf.transprecision.kernels import KERNELS, target
     >>> from ldf.transprecision.tables import draw
@@ -58,7 +58,7 @@ class Predictor:
     """Configurations of the training set, [m, variables]."""
     offset: float = 0.0
     span: float = 1.0
-    """target = offset + span·(what the network gives); a negative span for a target that falls with more bits."""
+    """target = offset + span·(network output); the span is negative if the target falls with more bits."""
     facts: dict[str, Any] = field(default_factory=dict)
     history: History = field(default_factory=lambda: History([]))
 
@@ -77,22 +77,22 @@ class Predictor:
         progress: bool | None = False,
         checkpoint: Path | None = None,
     ) -> Predictor:
-        """Train on a table.
+        """Train a predictor on a table.
 
         Args:
-            configurations: [n, d] whole numbers.
+            configurations: [n, d] integers.
             targets: [n] finite numbers.
-            model: M (no constraint), MC (multipliers fixed) or MCD (dual ascent).
+            model: M (no constraint), MC (fixed multipliers) or MCD (dual ascent).
             recipe: "tuned" or "paper".
-            increasing: whether the target rises with more bits, as y does; False where it falls, as the error does.
-            checkpoint: a folder; a run that was stopped goes on from it.
+            increasing: True if the target rises with more bits, as y does; False if it falls, as the error does.
+            checkpoint: folder for checkpoints; an interrupted run resumes from it.
         """
         table = np.asarray(configurations)
-        Dominance(table[:1])  # refuses what is no table of whole numbers
+        Dominance(table[:1])  # rejects anything but a 2-D array of integers
         values = np.asarray(targets, dtype=np.float64)
         if values.shape != (len(table),) or len(table) < 10:
             raise ValueError(
-                f"at least ten configurations and a target for each are needed, got {len(table)} and {values.shape}"
+                f"need at least ten configurations and one target for each, got {len(table)} and shape {values.shape}"
             )
         if not np.isfinite(values).all():
             raise ValueError(
@@ -100,13 +100,13 @@ class Predictor:
             )
         names = tuple(variables) if variables is not None else tuple(f"x{i + 1}" for i in range(table.shape[1]))
         if len(set(names)) != table.shape[1] or len(names) != table.shape[1]:
-            raise ValueError(f"{table.shape[1]} columns need as many different names of variables, got {names}")
+            raise ValueError(f"variables must be {table.shape[1]} distinct names, one per column, got {names}")
         if model not in MODELS:
             raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
         chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
         limits = Ranges(tuple(table.min(0).tolist()), tuple(table.max(0).tolist()))
         low, high = float(values.min()), float(values.max())
-        # y is in [0, 1] as it is; anything else is brought there.
+        # y is in [0, 1] already; other targets are scaled to [0, 1].
         offset, span = (0.0, 1.0) if increasing and low >= 0 and high <= 1 else (low, (high - low) or 1.0)
         if not increasing:
             offset, span = offset + span, -span
@@ -128,10 +128,11 @@ class Predictor:
         return cls(names, limits, fit.model.eval(), reference, offset, span, facts, fit.history)
 
     def predict(self, configurations: npt.ArrayLike, repair: bool = True) -> Floats:
-        """Targets [n] of configurations [n, d]; repaired, they are monotone among themselves without exception.
+        """Targets [n] of configurations [n, d]; with repair, no pair of them violates monotonicity.
 
-        Profiles are repaired themselves, so that the network is monotone everywhere. Any other network's predictions
-        are moved the least, in the sum of squares, that makes them monotone on the training configurations and these.
+        For a `Profiles` network the profiles are repaired, which makes it monotone everywhere. The predictions of any
+        other network are replaced by the least-squares closest values that are monotone on the training configurations
+        and these.
         """
         asked = self._check(configurations)
         if not repair:
@@ -147,7 +148,7 @@ class Predictor:
         return Dominance(configurations).violations(sign * self.predict(configurations, repair))
 
     def outside(self, configurations: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Which configurations have a width beyond those trained on, where predictions are flat."""
+        """Whether each configuration has a width outside the training range, where predictions are constant."""
         asked = self._check(configurations)
         return np.asarray(((asked < self.ranges.low) | (asked > self.ranges.high)).any(1))
 
@@ -155,13 +156,13 @@ class Predictor:
         asked = np.asarray(configurations)
         if asked.ndim != 2 or asked.shape[1] != len(self.variables) or not np.issubdtype(asked.dtype, np.integer):
             raise ValueError(
-                f"configurations must be whole numbers for {', '.join(self.variables)}, got {asked.dtype} of shape "
+                f"configurations must be integers with columns {', '.join(self.variables)}, got {asked.dtype} of shape "
                 f"{asked.shape}"
             )
         return asked.astype(np.int64)
 
     def save(self, path: Path) -> None:
-        """One safetensors file."""
+        """Write the predictor to one safetensors file."""
         kind = next(name for name, network in NETWORKS.items() if isinstance(self.network, network))
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         tensors["reference"] = torch.from_numpy(self.reference)
@@ -180,12 +181,12 @@ class Predictor:
 
     @classmethod
     def load(cls, path: Path) -> Predictor:
-        """Read what `save` wrote; refused if it is damaged or something else."""
+        """Read a file written by `save`; an error if it is damaged or not a predictor."""
         if not path.is_file():
-            raise CheckpointError(f"there is no file {path}; `ldf transprecision train` makes one")
+            raise CheckpointError(f"there is no file {path}; create it with `ldf transprecision train`")
         tensors, facts = load(path)
         if facts.get("format") != FORMAT:
-            raise CheckpointError(f"{path} is no predictor of `ldf transprecision train` ({FORMAT})")
+            raise CheckpointError(f"{path} is not a predictor written by `ldf transprecision train` ({FORMAT})")
         try:
             ranges = Ranges(tuple(facts["low"]), tuple(facts["high"]))
             network = NETWORKS[facts["network"]](*ranges.tensors())
@@ -202,4 +203,4 @@ class Predictor:
             )
         except (RuntimeError, KeyError, TypeError) as error:
             reason = " ".join(str(error).split())
-            raise CheckpointError(f"{path} does not hold the predictor it describes: {reason}") from error
+            raise CheckpointError(f"{path}: the tensors do not match the metadata: {reason}") from error

@@ -1,7 +1,6 @@
-"""Repair: the smallest change that makes predictions monotone on a set of configurations.
+"""Repair: the smallest change, in the sum of squares, that makes predictions monotone on a set of configurations.
 
-A change is measured by its sum of squares. What keeps the order already is left as it is: a value that no other
-contradicts does not move.
+A value that is in no violated pair does not change.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from .dominance import Dominance, Ints
 from .precision import Floats
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-"""HiGHS takes 1e-7 for nothing otherwise."""
+"""Feasibility tolerances for HiGHS, whose default is 1e-7."""
 
 
 def isotonic(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:
-    """The monotone z with the least Σ (z − f)²: isotonic regression on a partial order.
+    """The monotone z that minimises Σ (z − f)²: isotonic regression on a partial order.
 
-    Values without a contradiction keep theirs: all below them are less, all above them more, and so are the means that
-    others move to. The rest falls into parts that are not connected by ≼. Each is split by recursive partitioning:
-    among its upper sets the one whose Σ (f − mean) is largest goes up, the rest goes down, until no set has a positive
-    sum and all take the mean. A split is a linear program whose corners are sets; gains below 1e-10 of the largest in
-    its block may go unseen.
+    Values in no violated pair stay as they are: those below them are smaller and those above larger, and so are the
+    means assigned to the others. The rest is divided into the connected components of ≼. Each component is split by
+    recursive partitioning: the upper set with the largest Σ (f − mean) is separated from the rest, until no upper set
+    has a positive sum and the block takes its mean. A split is a linear program whose vertices are upper sets; gains
+    below 1e-10 of the largest in the block may be missed.
 
     >>> isotonic([0.2, 0.7, 0.4, 0.4], [[1], [2], [3], [4]])
     array([0.2, 0.5, 0.5, 0.5])
@@ -38,8 +37,8 @@ def isotonic(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:
     if len(moving):
         table = order.table[order.place[moving]]
         found = _partition(values[moving], table)
-        # Means are right up to the last bits of a sum: those that keep their value bound them, and the closures settle
-        # the order among themselves.
+        # Means are exact up to rounding. The unchanged values bound them, and the closures restore the
+        # order among them.
         kept = values.copy()
         kept[moving] = -np.inf
         least = order.closures(kept)[0]
@@ -51,7 +50,7 @@ def isotonic(values: npt.ArrayLike, configurations: npt.ArrayLike) -> Floats:
 
 
 def _middle(below: Floats, above: Floats) -> Floats:
-    """½ (below + above), without overflow, and exact where both are the same."""
+    """½ (below + above), without overflow, and exact if both are equal."""
     return np.where(below == above, below, 0.5 * below + 0.5 * above)
 
 
@@ -59,19 +58,21 @@ def _check(values: npt.ArrayLike, configurations: npt.ArrayLike) -> tuple[Floats
     order = Dominance(configurations)
     found = np.asarray(values, dtype=np.float64)
     if found.shape != (order.rows,):
-        raise ValueError(f"there must be one value for each of the {order.rows} configurations, got {found.shape}")
+        raise ValueError(
+            f"values must have one entry for each of the {order.rows} configurations, got shape {found.shape}"
+        )
     if not np.isfinite(found).all():
         row = int(np.flatnonzero(~np.isfinite(found))[0])
-        raise ValueError(f"values must be finite numbers; that of configuration {row} is {found[row]}")
+        raise ValueError(f"values must be finite; the value of configuration {row} is {found[row]}")
     return found, order
 
 
 def _partition(values: Floats, table: Ints) -> Floats:
-    """Isotonic regression where every value is contradicted by some other."""
+    """Isotonic regression of values that are each in some violated pair."""
     order = Dominance(table)
     pairs = order.covering()
     place = order.place
-    # Equal configurations get equal values: they are one, with the weight of all.
+    # Equal configurations get equal values: they are merged, and their weights added.
     weights = np.bincount(place).astype(np.float64)
     means = np.bincount(place, values) / weights
     links = np.unique(place[pairs], axis=0)
@@ -97,9 +98,9 @@ def _partition(values: Floats, table: Ints) -> Floats:
 
 
 def _upper(gains: Floats, links: Ints) -> npt.NDArray[np.bool_] | None:
-    """The upper set with the largest Σ gains, or None where none is positive: max Σ g u, u_i ≤ u_j, 0 ≤ u ≤ 1.
+    """The upper set with the largest Σ gains, or None if none is positive: max Σ g u, u_i ≤ u_j, 0 ≤ u ≤ 1.
 
-    The constraints' matrix is totally unimodular, so that every corner is a set.
+    The constraint matrix is totally unimodular, so every vertex is an upper set.
     """
     scale = float(np.abs(gains).max(initial=0.0))
     if scale == 0.0:
@@ -109,7 +110,7 @@ def _upper(gains: Floats, links: Ints) -> npt.NDArray[np.bool_] | None:
     bounds = {"A_ub": matrix, "b_ub": np.zeros(len(links))} if len(links) else {}
     found = linprog(-gains / scale, bounds=(0, 1), method="highs-ds", options=TIGHT, **bounds)
     if not found.success:
-        raise ArithmeticError(f"no upper set was found: {found.message}")
+        raise ArithmeticError(f"linear program for the upper set failed: {found.message}")
     upper: npt.NDArray[np.bool_] = found.x > 0.5
     worth = float(gains[upper].sum())
     return upper if upper.any() and not upper.all() and worth > 1e-12 * scale * len(gains) else None

@@ -1,4 +1,4 @@
-"""Configurations and what they cost: drawn and run for a kernel, or read from a table that a user brings."""
+"""Tables of configurations and errors: sampled and run for a kernel, or read from a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESULTS = ("error", "target")
 
 @dataclass(frozen=True)
 class Table:
-    """n configurations, [n, variables], and the target of each, [n]."""
+    """Configurations [n, variables] and their targets [n]."""
 
     variables: tuple[str, ...]
     configurations: Ints
@@ -35,18 +35,18 @@ class Table:
 
 
 def draw(variables: int, n: int, seed: int, low: int = LOW, high: int = FULL) -> Ints:
-    """n different configurations, every width uniform between low and high; the first of more are the same.
+    """n distinct configurations, each width uniform between low and high; a larger n extends the same sequence.
 
-    Where there are no more than n, all of them in random order.
+    If at most n configurations exist, all of them in random order.
     """
     if not 1 <= low <= high <= FULL:
-        raise ValueError(f"widths are drawn between 1 and {FULL} bits, the smaller first; got {low} and {high}")
+        raise ValueError(f"widths must satisfy 1 ≤ low ≤ high ≤ {FULL} bits, got low = {low} and high = {high}")
     generator = np.random.default_rng([seed, variables])
     count = (high - low + 1) ** variables
     if count <= n:
         every = np.stack(np.meshgrid(*[np.arange(low, high + 1)] * variables, indexing="ij"), -1)
         return generator.permutation(every.reshape(-1, variables))
-    # Blocks of one size, whatever n is, so that what is drawn first does not depend on how much is drawn.
+    # Blocks of a fixed size, so that the first configurations do not depend on n.
     found = np.zeros((0, variables), dtype=np.int64)
     while len(found) < n:
         found = np.concatenate([found, generator.integers(low, high + 1, (4096, variables))])
@@ -56,7 +56,7 @@ def draw(variables: int, n: int, seed: int, low: int = LOW, high: int = FULL) ->
 
 
 def run(kernel: Kernel, configurations: Ints, workers: int | None = None, progress: bool | None = None) -> Floats:
-    """The error of every configuration, [n]; on all cores where that pays and the kernel can be opened by its name."""
+    """Errors of all configurations, [n]; in parallel if the run is long and the kernel can be opened by name."""
     count = len(configurations)
     line = Progress(count, "configuration", progress)
     errors = np.empty(count)
@@ -95,13 +95,13 @@ def label(
     workers: int | None = None,
     progress: bool | None = None,
 ) -> Table:
-    """Draw n configurations, run them all and, given a path, write them: a column a variable, error and target (y)."""
+    """Sample n configurations, run them and, if a path is given, write widths, error and target (y) as columns."""
     if path is not None:
         check_writable(path, "labels")
         taken = [name for name in kernel.variables if name in RESULTS]
         if taken:
             raise ValueError(
-                f"kernel {kernel.name!r}: a table of labels has a column {taken[0]!r} of its own; rename it"
+                f"kernel {kernel.name!r}: the variable name {taken[0]!r} is reserved for a result column; rename it"
             )
     configurations = draw(len(kernel.variables), n, seed, low, high)
     errors = run(kernel, configurations, workers, progress)
@@ -119,21 +119,21 @@ def label(
 
 
 def read_table(path: Path, target_name: str | None = None, variables: Sequence[str] | None = None) -> Table:
-    """A table of configurations with a target.
+    """Read a table of configurations with a target.
 
     Args:
-        target_name: its column; by default target or, where there is none, error, from which y follows.
-        variables: the columns of the configurations, whole numbers; by default all others but error and target.
+        target_name: column to learn; by default `target` or, if there is none, `error`, which is converted to y.
+        variables: integer columns with the widths; by default all columns except the target column, error and target.
     """
     columns = read_columns(path, "configurations")
     name = target_name or next((name for name in reversed(RESULTS) if name in columns), None)
     if name is None or name not in columns:
         wanted = target_name or " or ".join(reversed(RESULTS))
-        raise ValueError(f"{path} has no column {wanted} to learn; it has: {', '.join(columns)}")
+        raise ValueError(f"{path} has no target column: expected {wanted}, found {', '.join(columns)}")
     values = np.array(columns[name], dtype=np.float64)
     if target_name is None and name == "error":
         if (values < 0).any() or np.isnan(values).any():
-            raise ValueError(f"{path}: an error must be a number ≥ 0")
+            raise ValueError(f"{path}: column 'error': values must be numbers ≥ 0")
         values = target(values)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
@@ -143,18 +143,18 @@ def read_table(path: Path, target_name: str | None = None, variables: Sequence[s
 
 
 def read_configurations(path: Path, variables: Sequence[str]) -> Ints:
-    """Configurations to predict, from a file with a column for each of these variables."""
+    """Read configurations from a file with a column for each of these variables."""
     return configurations_of(read_columns(path, "configurations"), variables, path)
 
 
 def configurations_of(columns: dict[str, list[int | float]], variables: Sequence[str], path: Path) -> Ints:
-    """[n, variables] whole numbers, or an error that names the column and the row."""
+    """[n, variables] integers, or an error that names the column and the row."""
     if not variables:
-        raise ValueError(f"{path} has no column for a variable")
+        raise ValueError(f"{path} has no column of widths")
     for name in variables:
         if name not in columns:
             raise ValueError(f"{path} has no column {name!r}; it has: {', '.join(columns)}")
         for row, value in enumerate(columns[name], 1):
             if value != value or value in (float("inf"), -float("inf")) or int(value) != value:
-                raise ValueError(f"{path}: column {name!r}, row {row}: expected a whole number, got {value}")
+                raise ValueError(f"{path}: column {name!r}, row {row}: expected an integer, got {value}")
     return np.array([columns[name] for name in variables], dtype=np.int64).T

@@ -1,6 +1,6 @@
-"""M, MC and MCD on configurations: the paper's recipe and ours, any number of training sets at once.
+"""Training of M, MC and MCD on configurations, with the paper's or the tuned recipe, for many training sets at once.
 
-The constraint is the paper's: for x₁ ≼ x₂, ν = max(0, M(x₁) − M(x₂)), with a multiplier for every pair.
+The constraint is the paper's: for x₁ ≼ x₂, ν = max(0, M(x₁) − M(x₂)), with one multiplier per pair.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .precision import Floats
 MODELS = ("M", "MC", "MCD")
 
 SCALES = (0.03, 0.1, 0.3)
-"""How fast profiles may bend: one is chosen on validation rows."""
+"""Candidates for the `scale` of `Profiles`; one is chosen on validation rows."""
 
 ALL_PAIRS = 20_000
-"""A training set with more pairs than this is held to its covering pairs, from which the others follow."""
+"""A training set with more pairs than this is constrained on its covering pairs, which imply the others."""
 
 
 class Sample(NamedTuple):
@@ -43,27 +43,27 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranges:
-    """The least and the largest width of each variable."""
+    """Smallest and largest width of each variable."""
 
     low: tuple[int, ...]
     high: tuple[int, ...]
 
     def tensors(self) -> tuple[Tensor, Tensor]:
-        """The same for networks."""
+        """Both as float32 tensors."""
         return torch.tensor(self.low, dtype=torch.float32), torch.tensor(self.high, dtype=torch.float32)
 
 
 def monotone(pairs: Tensor) -> Constraint:
-    """ν = max(0, ŷ(x₁) − ŷ(x₂)) for pairs x₁ ≼ x₂ of rows, [P, 2], a multiplier for each."""
+    """ν = max(0, ŷ(x₁) − ŷ(x₂)) for pairs x₁ ≼ x₂ of rows, [P, 2], with one multiplier per pair."""
     return inequality("monotone", lambda y, _: y[0] - y[1], scope=Pairs(pairs), multiplier="sample")
 
 
 def directed(ranges: Ranges, count: int, generator: np.random.Generator) -> Ints:
-    """Pairs x₁ ≼ x₂ drawn anywhere: [2, count, variables]; x₂ is x₁ with some widths raised.
+    """Random pairs x₁ ≼ x₂ within the ranges: [2, count, variables]; x₂ is x₁ with some widths raised.
 
-    In half of them one width is raised by one to four bits, and the others are drawn above it, so that it matters; in
-    the others each width is drawn anew with probability 0.4 and takes that where it is more. Where nothing was raised
-    x₂ is x₁, and the pair asks for nothing.
+    In half of the pairs a single width is raised by one to four bits, and the other widths are sampled above it so that
+    it limits the error. In the other half each width is resampled with probability 0.4 and replaced if the new one is
+    larger. If no width was raised, x₂ = x₁ and the pair has no effect.
     """
     low, high = np.array(ranges.low), np.array(ranges.high)
     shape = (count, len(low))
@@ -83,13 +83,13 @@ def directed(ranges: Ranges, count: int, generator: np.random.Generator) -> Ints
 
 @dataclass(frozen=True)
 class Recipe:
-    """How networks are trained.
+    """Settings for training.
 
     Args:
-        duals: the rule of each model, by name, where a penalty is a mean over pairs.
-        labelled: pairs of training rows at most; None holds to all, or to the covering ones where there are many.
-        directed: pairs of configurations without labels, for the constrained models.
-        literal: weigh penalties as the paper's sums do, Σ_l L + Σ_pairs μν.
+        duals: dual rule of each model, by name, for penalties that are means over pairs.
+        labelled: maximum number of pairs of training rows; None uses all, or the covering pairs if there are many.
+        directed: number of pairs of unlabelled configurations, for the constrained models.
+        literal: weight penalties as in the paper's sums, Σ_l L + Σ_pairs μν.
     """
 
     name: str
@@ -98,19 +98,19 @@ class Recipe:
     epochs: int
     lr: float
     steps: int | None = None
-    """Of an epoch; None makes batches of 64."""
+    """Steps per epoch; None uses batches of 64 rows."""
     schedule: MakeSchedule | None = None
     labelled: int | None = None
     directed: int = 0
     literal: bool = False
 
     def batch_size(self, rows: int) -> int:
-        """Rows of a step."""
+        """Rows per step."""
         return 64 if self.steps is None else min(1024, math.ceil(rows / self.steps))
 
 
 def one_cycle(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
-    """Up to the learning rate and down to nothing, once."""
+    """One-cycle schedule: up to the learning rate, then down to almost zero."""
     top = [float(group["lr"]) for group in optimizer.param_groups]
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, top, total_steps=steps)
 
@@ -123,7 +123,7 @@ PAPER = Recipe(
     lr=1e-3,
     literal=True,
 )
-"""The paper's settings, with its sums over pairs."""
+"""The paper's settings, with penalties summed over pairs."""
 
 DIRECTED = Recipe(
     "directed",
@@ -134,7 +134,7 @@ DIRECTED = Recipe(
     labelled=0,
     directed=3000,
 )
-"""The paper's network and rates, held to pairs without labels by a step that works."""
+"""The paper's network and learning rate, constrained on unlabelled pairs, with a dual step of 100."""
 
 TUNED = Recipe(
     "tuned",
@@ -147,7 +147,7 @@ TUNED = Recipe(
     labelled=2000,
     directed=3000,
 )
-"""What works best."""
+"""The default, with the best results."""
 
 
 def recipe_named(name: str) -> Recipe:
@@ -155,7 +155,7 @@ def recipe_named(name: str) -> Recipe:
     for recipe in (PAPER, TUNED):
         if recipe.name == name:
             return recipe
-    raise ValueError(f"a recipe is paper or tuned, got {name!r}")
+    raise ValueError(f"recipe must be paper or tuned, got {name!r}")
 
 
 def train(
@@ -169,11 +169,11 @@ def train(
     progress: bool | None = None,
     checkpoint: Path | None = None,
 ) -> list[dict[str, Fit]]:
-    """The models of every training set, all trained as one stacked model, on one thread: its steps are small.
+    """Train all models of all training sets as one stacked model, on one thread because the steps are small.
 
     Args:
-        samples: training sets of the same number of rows.
-        seeds: of weights, batches and pairs, one for each training set; 0, 1, … by default.
+        samples: training sets with the same number of rows.
+        seeds: random seeds for weights, batches and pairs, one per training set; 0, 1, … by default.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -211,7 +211,7 @@ def _train(
     if recipe.network is Profiles:
         scales = _choose_scales(inputs, targets, subsets, seeds, ranges, recipe, options)
     pairs, unlabelled = _pairs(samples, ranges, recipe, seeds, len(inputs))
-    # Σ_l L + Σ_pairs μν over the number of rows is the mean of L plus P/n times the mean of μν.
+    # Σ_l L + Σ_pairs μν divided by the number of rows is the mean of L plus P/n times the mean of μν.
     counts = np.bincount(pairs[:, 0].numpy() // rows, minlength=len(samples))
     weights = [count / rows if recipe.literal and count else 1.0 for count in counts.tolist()]
     rules = [recipe.duals[model] for model in models]
@@ -241,7 +241,7 @@ def _train(
 def _pairs(
     samples: Sequence[Sample], ranges: Ranges, recipe: Recipe, seeds: Sequence[int], start: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Row numbers of all pairs, [P, 2], and the rows without labels that they need, numbered from `start` on."""
+    """Row numbers of all pairs, [P, 2], and the unlabelled rows they refer to, numbered from `start`."""
     found, free = [], None
     offset = 0
     for sample, seed in zip(samples, seeds, strict=True):
@@ -256,7 +256,7 @@ def _pairs(
 
 
 def training_pairs(configurations: Ints, limit: int | None, seed: int = 0) -> Ints:
-    """Pairs of rows to hold to: all, or covering ones where there are more than 20,000, or a sample of `limit`."""
+    """Constrained pairs of rows: all, or the covering pairs if there are more than 20,000, or a sample of `limit`."""
     order = Dominance(configurations)
     if limit == 0:
         return np.zeros((0, 2), dtype=np.int64)
@@ -274,7 +274,7 @@ def _choose_scales(
     recipe: Recipe,
     options: Mapping[str, Any],
 ) -> list[float]:
-    """For every training set, the scale with the least loss on a fifth of its rows, without constraints."""
+    """For each training set, the scale with the smallest loss on a held-out fifth of its rows, without constraints."""
     low, high = ranges.tensors()
     each = iter(SCALES * len(subsets))
     fits = fit_many(

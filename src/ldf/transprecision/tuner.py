@@ -1,7 +1,8 @@
-"""Which widths keep the error within a bound at the fewest bits: a search led by a monotone predictor.
+"""Find the widths with the fewest bits within an error bound: a search guided by a monotone predictor.
 
-Every error that counts is measured by running the kernel; the predictor only says what to run next. Because it is a
-softmin of profiles, its own cheapest configuration is found exactly, by dynamic programming over the sum of bits.
+All reported errors are measured by running the kernel; the predictor only chooses what to run next. Because the
+predictor is a softmin of profiles, its cheapest configuration is found exactly, by dynamic programming over the sum of
+bits.
 """
 
 from __future__ import annotations
@@ -23,27 +24,27 @@ from .training import TUNED, Ranges, Sample, train
 Configuration = tuple[int, ...]
 
 MARGINS = tuple(0.005 * step for step in range(-6, 15))
-"""By how much y is asked to be better than needed: what the predictor may be wrong by."""
+"""Offsets added to the required y, to allow for prediction errors."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A configuration that keeps the bound, and what it took to find it."""
+    """A configuration within the error bound, and the number of runs it took to find it."""
 
     configuration: Configuration
     error: float
     runs: int
-    """Different configurations that were run."""
+    """Number of distinct configurations that were run."""
 
     @property
     def bits(self) -> int:
-        """Σ of the widths."""
+        """Sum of the widths."""
         return sum(self.configuration)
 
 
 @dataclass
 class Runs:
-    """A kernel under a bound, every configuration run once and remembered."""
+    """Runs of a kernel under an error bound; each configuration is run once and cached."""
 
     kernel: Kernel
     bound: float
@@ -51,7 +52,7 @@ class Runs:
     known: dict[Configuration, float] = field(default_factory=dict)
 
     def errors(self, wanted: Iterable[Configuration]) -> list[float]:
-        """The errors of these configurations; those not known are run, together."""
+        """Errors of these configurations; those not in the cache are run in one batch."""
         asked = list(wanted)
         new = [each for each in dict.fromkeys(asked) if each not in self.known]
         if new:
@@ -64,12 +65,12 @@ class Runs:
         return self.errors([configuration])[0] <= self.bound
 
     def uniform(self) -> int:
-        """The least width that keeps the bound for all variables alike, by bisection."""
+        """The smallest common width of all variables within the bound, by bisection."""
         size = len(self.kernel.variables)
         if not self.holds((FULL,) * size):
             raise ValueError(
-                f"the bound {self.bound:.3g} cannot be kept: with {FULL} bits everywhere {self.kernel.name} has an "
-                f"error of {self.errors([(FULL,) * size])[0]:.3g}"
+                f"the error bound {self.bound:.3g} cannot be met: with {FULL} bits in all variables the error of "
+                f"{self.kernel.name} is {self.errors([(FULL,) * size])[0]:.3g}"
             )
         low, high = self.low - 1, FULL
         while high - low > 1:
@@ -78,13 +79,13 @@ class Runs:
         return high
 
     def cheapest(self) -> Found:
-        """The cheapest configuration that was run and keeps the bound; of several, the one with the least error."""
+        """The cheapest configuration run so far within the bound; among ties, the one with the smallest error."""
         kept = [(sum(each), error, each) for each, error in self.known.items() if error <= self.bound]
         _, error, configuration = min(kept)
         return Found(configuration, error, len(self.known))
 
     def descend(self) -> None:
-        """Lower widths by a bit, that of the least error first, until none can be lowered: the plain greedy search."""
+        """Plain greedy search: remove the bit that leaves the smallest error, until no width can be lowered."""
         current = self.cheapest().configuration
         while True:
             lower = [_moved(current, {i: -1}) for i in range(len(current)) if current[i] > self.low]
@@ -96,7 +97,7 @@ class Runs:
 
 
 def greedy(kernel: Kernel, bound: float, low: int = LOW) -> Found:
-    """From the least uniform width, give up one bit after the other, always the one that costs the least error."""
+    """From the smallest uniform width, remove one bit at a time, always the one that leaves the smallest error."""
     runs = Runs(kernel, bound, low)
     runs.uniform()
     runs.descend()
@@ -112,19 +113,20 @@ def tune(
     rounds: int = 4,
     progress: bool | None = False,
 ) -> Found:
-    """The cheapest configuration found whose error, measured, is at most the bound; no width of it can be lowered.
+    """Find a cheap configuration whose measured error is at most the bound, and of which no width can be lowered.
 
-    First the least uniform width by bisection, then three configurations a variable drawn around it. In every round the
-    predictor is trained on all that was run, and what it takes for cheapest is run; then single bits and exchanges of
-    bits between variables are tried.
+    The search starts from the smallest uniform width, found by bisection, and runs three random configurations per
+    variable around it. In each round the predictor is trained on all runs so far, and the configurations it predicts to
+    be cheapest are run; then single bits are removed, and bits are exchanged between variables.
 
     Args:
-        bound: on max_i (out_i − ref_i)²/ref_i².
-        low: the smallest width to use.
-        rounds: at most; the search ends with one that finds nothing cheaper.
+        bound: upper bound on max_i (out_i − ref_i)²/ref_i².
+        low: smallest width to use.
+        seed: random seed for the first configurations and for training.
+        rounds: maximum number of rounds; the search ends after a round without improvement.
     """
     if not (math.isfinite(bound) and bound > 0):
-        raise ValueError(f"the largest error allowed must be a number > 0, got {bound}")
+        raise ValueError(f"the error bound must be a finite number > 0, got {bound}")
     size = len(kernel.variables)
     runs = Runs(kernel, bound, low)
     width = runs.uniform()
@@ -149,7 +151,7 @@ def tune(
 
 
 def _predictor_led(runs: Runs, ranges: Ranges, seed: int) -> Profiles:
-    """Run what the predictor takes for cheapest and train it on that, until three times nothing cheaper was found."""
+    """Run the cheapest predicted configurations and retrain, until three times in a row none is cheaper."""
     stuck = 0
     while True:
         before = runs.cheapest().bits
@@ -162,7 +164,7 @@ def _predictor_led(runs: Runs, ranges: Ranges, seed: int) -> Profiles:
 
 
 def _climb(runs: Runs, ladder: list[Configuration]) -> None:
-    """Bisect a ladder of ever safer configurations for the first that keeps the bound."""
+    """Bisect a list of configurations, ordered by bits, for the first within the bound."""
     low, high = -1, len(ladder)
     while high - low > 1:
         middle = (low + high) // 2
@@ -170,19 +172,19 @@ def _climb(runs: Runs, ladder: list[Configuration]) -> None:
 
 
 def _settle(runs: Runs, network: Profiles) -> None:
-    """Lower widths by a bit, what the predictor finds safest first, until none can be lowered: all were tried."""
+    """Lower widths by one bit, in the order the predictor ranks as safest, until none can be lowered."""
     current = runs.cheapest().configuration
     failed: set[int] = set()
     while True:
         free = [i for i, width in enumerate(current) if width > runs.low and i not in failed]
         if not free:
-            # What failed at a configuration with more bits has to fail here too before it counts.
+            # A failure at a configuration with more bits does not count: each width must fail here too.
             lower = [_moved(current, {i: -1}) for i, width in enumerate(current) if width > runs.low]
             kept = [each for each in lower if runs.holds(each)]
             best_known = runs.cheapest().configuration
             if not kept and best_known == current:
                 return
-            # Of several with as few bits the one with the least error counts, and has to pass this too.
+            # Among ties in bits the result is the one with the smallest error, so it must pass this check too.
             current, failed = kept[0] if kept else best_known, set()
             continue
         lower = [_moved(current, {i: -1}) for i in free]
@@ -194,7 +196,7 @@ def _settle(runs: Runs, network: Profiles) -> None:
 
 
 def _train(runs: Runs, ranges: Ranges, seed: int) -> Profiles:
-    """The tuned MCD network on all that was run within the ranges."""
+    """Train the tuned MCD network on all runs within the ranges."""
     table = np.array(list(runs.known), dtype=np.int64)
     targets = target(list(runs.known.values()))
     inside = ((table >= ranges.low) & (table <= ranges.high)).all(1)
@@ -205,10 +207,10 @@ def _train(runs: Runs, ranges: Ranges, seed: int) -> Profiles:
 
 
 def _cheapest(network: Profiles, ranges: Ranges, wanted: float) -> Configuration | None:
-    """The fewest bits with a predicted y ≥ wanted; of several, the one with the largest y.
+    """The configuration with the fewest bits and a predicted y ≥ wanted; among ties, the one with the largest y.
 
-    y ≥ t where Σ_i exp(−g_i(x_i)/T) ≤ C, for any t between floor and ceiling: the least sum for every number of bits
-    is found variable by variable.
+    For t between floor and ceiling, y ≥ t is equivalent to Σ_i exp(−g_i(x_i)/T) ≤ C. The smallest sum for each number
+    of bits is computed variable by variable.
     """
     costs = network.costs([np.arange(low, high + 1) for low, high in zip(ranges.low, ranges.high, strict=True)])
     best = np.full((1,), 0.0)
@@ -229,7 +231,7 @@ def _cheapest(network: Profiles, ranges: Ranges, wanted: float) -> Configuration
 
 
 def _budget(network: Profiles, wanted: float) -> float:
-    """Σ exp(−g/T) at most, for y ≥ wanted: exp(y/T) = exp(floor/T) + 1/(exp(−ceiling/T) + Σ)."""
+    """Largest Σ exp(−g/T) with y ≥ wanted: exp(y/T) = exp(floor/T) + 1/(exp(−ceiling/T) + Σ)."""
     temperature = network.temperature
     with np.errstate(over="ignore", invalid="ignore"):
         least = np.exp(np.array([wanted, float(network.floor.detach())]) / temperature)
@@ -238,7 +240,7 @@ def _budget(network: Profiles, wanted: float) -> float:
 
 
 def _walk(choices: list[Ints], bits: int) -> Ints:
-    """Back through the choices of every variable: how many bits above its least each has."""
+    """Backtrack through the choices: the bits of each variable above its smallest width."""
     widths = np.zeros(len(choices), dtype=np.int64)
     for i in reversed(range(len(choices))):
         widths[i] = choices[i][bits]
@@ -251,7 +253,7 @@ def _predict(network: Profiles, configurations: list[Configuration]) -> Floats:
 
 
 def _exchange(runs: Runs, network: Profiles) -> None:
-    """Take two bits away and give one to a variable; what the predictor likes best is run, until nothing is cheaper."""
+    """Remove two bits and add one elsewhere; run the best predicted exchanges, until none is cheaper."""
     size = len(runs.kernel.variables)
     while True:
         best = runs.cheapest().configuration
