@@ -91,7 +91,7 @@ def main() -> None:
     costs = [best[index].objective for index in can]
     named = {"solver": best, "predicted": predicted, "repaired": repaired, "fast": fast}
     lines = [row(name, [answers[index] for index in can], costs) for name, answers in named.items()]
-    heads = [f"{len(can)} demands", "certified", "largest ν p.u.", "mean gap %", "worst gap %", "ms an answer"]
+    heads = [f"{len(can)} demands", "certified", "largest ν p.u.", "mean gap %", "worst gap %", "ms per answer"]
     print(table(heads, lines))
     cannot = [index for index in range(len(demands)) if index not in can]
     agreed = all(answers[index].status == "unsolvable" for answers in (repaired, fast) for index in cannot)

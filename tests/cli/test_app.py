@@ -95,7 +95,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     label = ("label", "power", "case14_ieee", "-n", "40", "--sampling", "independent", "--workers", "1")
     done = fine(*label, "--out", "data", cwd=folder)
-    assert done.stdout.startswith("40 rows of 40 draws (none failed) in data, ")
+    assert done.stdout.startswith("40 rows in data, from 40 samples (none failed), ")
     assert "row 40/40" in done.stderr
     done = fine("train", "power", "data", "--out", "run", "--model", "MCD", "--epochs", "3", cwd=folder)
     assert done.stdout.startswith("MCD in run, best epoch ")
@@ -133,7 +133,7 @@ def test_every_demand_is_answered_with_a_certificate(made: Path, tmp_path: Path)
     arguments = ("predict", str(made / "run"), "--demands", "demands.csv", "--out")
     done = run(*arguments, "answers.csv", "--gap", cwd=tmp_path)
     assert done.stdout.startswith("3 certified, 1 unsolvable at 0.0001 in answers.csv (")
-    assert done.stdout.endswith(" ms an answer)\n")
+    assert done.stdout.endswith(" ms per answer)\n")
     with (tmp_path / "answers.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["status"] for row in rows] == ["certified", "certified", "unsolvable", "certified"]
@@ -154,7 +154,7 @@ def test_every_demand_is_answered_with_a_certificate(made: Path, tmp_path: Path)
     lines = done.stderr.splitlines()
     assert len(lines) == 3
     for line, number, power in zip(lines[:2], (2, 3), (60, 400), strict=True):
-        assert f"demand {number} is outside of what was trained on: active demand at bus 3 is {power} MW" in line
+        assert f"demand {number} is outside the training range: active demand at bus 3 is {power} MW" in line
         assert rows[number - 1]["warning"] in line
     assert lines[2].startswith("demand 3 has no answer: ")
     assert not rows[0]["warning"]

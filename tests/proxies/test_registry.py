@@ -201,7 +201,7 @@ def test_a_package_goes_all_the_way_from_its_case_to_certified_answers(tmp_path:
     assert sum(answer["state"]["pg"].values()) == pytest.approx(283.4), "MW: the load, and no losses"
     draws = ("--sampling", "independent", "--low", "0.7", "--high", "1.1", "--workers", "2")
     done = ldf("label", "dc", "case30_ieee", "-n", "40", *draws, "--out", "labels", folder=tmp_path)
-    assert done.startswith("40 rows of 40 draws (none failed) in labels, ")
+    assert done.startswith("40 rows in labels, from 40 samples (none failed), ")
     done = call("train", "dc", "labels", "--epochs", "3", "--out", "run", cwd=tmp_path)
     assert done.stdout.startswith("MCD in run, best epoch "), done.stderr
     scores = json.loads(call("evaluate", "run", "--json").stdout)

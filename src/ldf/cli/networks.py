@@ -240,7 +240,7 @@ def predict(
     said = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
     ways = ", ".join(f"{count} by {route}" for route, count in routes.most_common())
     each = 1e3 * sum(answer.seconds for answer in answers) / len(answers)
-    typer.echo(f"{said} at {tolerance:g} in {out} ({ways or 'none'}; {each:.3g} ms an answer)")
+    typer.echo(f"{said} at {tolerance:g} in {out} ({ways or 'none'}; {each:.3g} ms per answer)")
 
 
 @app.command()
