@@ -148,7 +148,7 @@ class Problem(ABC):
         return {}
 
     def fast(self, points: Points, tolerance: float) -> Repair | None:
-        """The problem's own fast repair, whose answers satisfy all laws to a tolerance; None if it has none."""
+        """The problem's own fast repair, whose answers satisfy every constraint to a tolerance; None if it has none."""
         return None
 
     @property

@@ -313,7 +313,7 @@ def test_damaged_and_foreign_models_are_refused(data: dict[str, Dataset], tmp_pa
         with pytest.raises(CheckpointError, match=r"does not hold the network it describes.*offset"):
             Trained.load(tmp_path)
     file.unlink()
-    with pytest.raises(CheckpointError, match="is not a finished run; `ldf train` makes one"):
+    with pytest.raises(CheckpointError, match="is not a finished run; `ldf train` creates one"):
         Trained.load(tmp_path)
 
 
@@ -414,7 +414,7 @@ def test_a_demand_off_the_line_of_shared_factors_is_told(data: dict[str, Dataset
     away = (turned - nominal).numpy()
     line = (nominal / nominal.norm()).numpy()
     share = 100 * float(((away - line * (away @ line)) ** 2).sum() ** 0.5) / float(turned.norm())
-    found = re.fullmatch(r"loads are in other proportions than in any training row, by (.*) %", reason)
+    found = re.fullmatch(r"load proportions differ from those of all training rows, by (.*) %", reason)
     assert float(found[1]) == pytest.approx(share, rel=0.05)
 
 

@@ -1,4 +1,4 @@
-"""Certify a state: how far it violates every law, and what it costs.
+"""Certify a state: how far it violates each constraint, and its cost.
 
 Everything is computed from the state itself, by the compiled laws of the problem's program. Only one statement of a
 repair is used: that there is no state to certify, because the solver failed.
@@ -28,11 +28,11 @@ class Answer:
 
     state: Floats
     status: str
-    """"certified": all laws are satisfied; "uncertified": one is not; "unsolvable": no feasible state was found."""
+    """"certified": every constraint is satisfied; "uncertified": one is not; "unsolvable": no feasible state found."""
     reason: str
     """Why the answer is not certified; empty if it is."""
     tolerance: float
-    """Largest ν at which a law counts as satisfied, per unit or radians."""
+    """Largest ν at which a constraint counts as satisfied, per unit or radians."""
     repair: str
     """Name of the repair used."""
     objective: float

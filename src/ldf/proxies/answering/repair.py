@@ -97,7 +97,7 @@ class Optimal(Repair):
 
 
 class Kept(Repair):
-    """The prediction itself if it already satisfies every law; otherwise another repair."""
+    """The prediction itself if it already satisfies every constraint; otherwise another repair."""
 
     def __init__(self, program: Program, tolerance: float, other: Repair) -> None:
         self.program, self.tolerance, self.other = program, tolerance, other
@@ -123,7 +123,7 @@ class Kept(Repair):
 
 
 def fastest(problem: Problem, points: Points, tolerance: float) -> Repair:
-    """A problem's own fast repair; by default the prediction if it satisfies every law, else its projection."""
+    """A problem's own fast repair; by default the prediction if feasible, else its projection."""
     return problem.fast(points, tolerance) or Kept(problem.model, tolerance, Projection(problem.solver()))
 
 

@@ -302,7 +302,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     try:
         held = json.loads(path.read_text())
     except FileNotFoundError:
-        raise DatasetError(f"{folder} has no {MANIFEST}: it is not a data set; `ldf label` makes one") from None
+        raise DatasetError(f"{folder} has no {MANIFEST}: it is not a data set; `ldf label` creates one") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DatasetError(f"{path} is damaged: {error}") from error
     needed = Origin.__dataclass_fields__.keys()

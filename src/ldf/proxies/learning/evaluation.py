@@ -91,5 +91,5 @@ def outside(problem: Problem, known: Mapping[str, Floats], given: Floats) -> lis
                 f"{low[worst] * factor:.4g} and {high[worst] * factor:.4g}"
             )
         else:
-            found[row] = f"loads are in other proportions than in any training row, by {100 * apart[row]:.2g} %"
+            found[row] = f"load proportions differ from those of all training rows, by {100 * apart[row]:.2g} %"
     return found

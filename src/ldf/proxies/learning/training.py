@@ -136,7 +136,7 @@ class Trained:
         """Read what `save` wrote; raises if it is damaged or for another network."""
         path = folder / FILE
         if not path.is_file():
-            raise CheckpointError(f"{folder} has no {FILE}: it is not a finished run; `ldf train` makes one")
+            raise CheckpointError(f"{folder} has no {FILE}: it is not a finished run; `ldf train` creates one")
         tensors, facts = load(path)
         if facts.get("format") != FORMAT:
             raise CheckpointError(f"{path} is not a run of `ldf train` ({FORMAT})")
