@@ -266,8 +266,8 @@ def test_draw_shows_prediction_and_repair(solved: tuple, figures: list, tmp_path
     plot.draw(network, bad, state, demand, tmp_path / "two.png", "a <title>")
     left, right = figures[0].axes[:2]
     largest = seen.balance.max() * network.base_flow
-    assert left.get_title() == f"prediction: {seen.count} violations, largest balance {largest:.3f} kg/s"
-    assert right.get_title() == "repaired: 2 violations, largest balance 0.000 kg/s"
+    assert left.get_title() == f"prediction: {seen.count} violations, largest imbalance {largest:.3f} kg/s"
+    assert right.get_title() == "repaired: 2 violations, largest imbalance 0.000 kg/s"
     assert reds(left) == counts(seen)
     assert min(counts(seen).values()) > 0
     assert reds(right) == counts(after) == {"balance": 0, "pressure": 0, "limits": 2, "ratio": 0, "weymouth": 0}

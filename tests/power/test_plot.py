@@ -122,8 +122,8 @@ def test_draw_shows_prediction_and_repair(solved: tuple, figures: list, tmp_path
     seen = plot.violations(case, bad, model.nominal)
     plot.draw(case, bad, state, model.nominal, tmp_path / "two.png", "a <title>")
     left, right = figures[0].axes[:2]
-    assert left.get_title() == f"prediction: {seen.count} violations, largest balance {seen.balance.max():.2g} p.u."
-    assert right.get_title().startswith("repaired: 1 violation, largest balance ")
+    assert left.get_title() == f"prediction: {seen.count} violations, largest imbalance {seen.balance.max():.2g} p.u."
+    assert right.get_title().startswith("repaired: 1 violation, largest imbalance ")
     assert reds(left, "ring") == (seen.balance > plot.TOLERANCE).sum() > 0
     assert reds(left, "square") == 1
     assert reds(left, "bus") == (seen.voltage > plot.TOLERANCE).sum() > 0

@@ -1,4 +1,4 @@
-"""Laws and cost of a program, differentiated through CasADi: beside finite differences and beside laws in torch."""
+"""Laws and cost of a program, differentiated through CasADi: compared with finite differences and laws in torch."""
 
 import casadi
 import numpy as np
@@ -26,7 +26,7 @@ def problem(request: pytest.FixtureRequest) -> Problem:
 
 
 def rows(problem: Problem, count: int, size: float = 0.05, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Demands and states beside the optimum."""
+    """Demands and states near the optimum."""
     random = np.random.default_rng(seed)
     state = problem.solver().solve().state
     demands = problem.nominal * random.uniform(0.9, 1.1, (count, len(problem.nominal)))

@@ -1,4 +1,4 @@
-"""What every problem must do, from its network to a certified answer: the same tests for all, a plug-in too."""
+"""What every problem must do, from its network to a certified answer: the same tests for all, also for a plug-in."""
 
 import csv
 import json
@@ -110,7 +110,7 @@ class TestProblem:
             assert NAMES[problem.kind].keys() >= {*problem.controls, *QUANTITIES[problem.kind]}
             assert problem.units.keys() >= problem.laws.keys()
 
-    def test_its_optimum_keeps_every_law_with_room_to_spare(self, subject: Subject) -> None:
+    def test_its_optimum_satisfies_every_law_with_room_to_spare(self, subject: Subject) -> None:
         for labels in (True, False):
             found = certify(subject.laws(labels), subject.data.state, subject.batch()).findings
             assert max(finding.max for finding in found) < 1e-6
@@ -364,11 +364,11 @@ class TestProblem:
         with pytest.raises(ValueError, match=message):
             subject.problem.demands({name.format(place=place): values for name, values in columns.items()}, 1)
 
-    def test_a_picture_shows_prediction_and_repair(self, subject: Subject, tmp_path: Path) -> None:
-        path = tmp_path / "picture.png"
+    def test_a_plot_shows_prediction_and_repair(self, subject: Subject, tmp_path: Path) -> None:
+        path = tmp_path / "plot.png"
         wanted = subject.shifted(0.01), subject.optimum.state, subject.problem.nominal, path, "a title"
         if subject.problem.kind == "dc":
-            with pytest.raises(NotImplementedError, match="'dc' has no picture"):
+            with pytest.raises(NotImplementedError, match=r"'dc' have no plot: define DC\.draw"):
                 subject.problem.draw(*wanted)
             return
         subject.problem.draw(*wanted)

@@ -1,4 +1,4 @@
-"""A program's laws, compiled: the same ν and costs as by torch, and ν = ∞ for what is no number."""
+"""A program's laws, compiled: the same ν and costs as by torch, and ν = ∞ for states that are not finite."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +43,7 @@ def solved(name: str) -> tuple[Problem, Solution]:
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_a_solution_keeps_every_law_and_costs_its_objective(name: str) -> None:
+def test_a_solution_satisfies_every_law_and_costs_its_objective(name: str) -> None:
     problem, optimum = solved(name)
     found = problem.model.violations(problem.nominal[None], optimum.state[None])
     expected = by_torch(problem, problem.nominal[None], optimum.state[None])

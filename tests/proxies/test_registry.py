@@ -1,4 +1,4 @@
-"""Problems of other packages: found by their entry points, in every process; what is wrong with one is said."""
+"""Problems of other packages: found by their entry points, in every process; errors name the package."""
 
 import csv
 import importlib
@@ -95,7 +95,7 @@ def test_files_and_names_say_what_kind_they_are_of(tmp_path: Path, monkeypatch: 
     power = ["case30_ieee", "case14_ieee__api", "pglib_opf_case30_ieee", "no/such.m", str(tmp_path / "power.m")]
     assert {kind_of(case) for case in gas} == {"gas"}
     assert {kind_of(case) for case in power} == {"power"}
-    with pytest.raises(ValueError, match=r"'a\.other' is not a case of any kind there is: power, gas, dc"):
+    with pytest.raises(ValueError, match=r"'a\.other' is not a case of any known kind: power, gas, dc"):
         kind_of("a.other")
     monkeypatch.syspath_prepend(str(write(tmp_path / "site", "others", "other", "other_one:Other", other_one=WHOLE)))
     assert kind_of("a.other") == "other"
@@ -112,14 +112,14 @@ def test_files_and_names_say_what_kind_they_are_of(tmp_path: Path, monkeypatch: 
         ("other_b:Other", "1 / 0", "cannot be imported: ZeroDivisionError: division by zero"),
         ("other_c:Missing", WHOLE, "cannot be imported: AttributeError: module 'other_c' has no attribute 'Missing'"),
         ("no_such_module:Other", "", "cannot be imported: ModuleNotFoundError"),
-        ("other_d:Other", "Other = 3", "is not a subclass of ldf.proxies.Problem but 3"),
+        ("other_d:Other", "Other = 3", "is not a subclass of ldf.proxies.Problem: 3"),
         ("other_e:Other", "class Other: kind = 'other'", "is not a subclass of ldf.proxies.Problem"),
         ("other_f:Other", WHOLE.replace("def save", "def put").replace("def load", "def get"), "lacks load, save; see"),
         ("other_g:Other", WHOLE.replace('kind = "other"', 'kind = "another"'), "has kind = 'another', not 'other'"),
         ("other_h:Other", WHOLE.replace('kind = "other"', "pass"), "has kind = None, not 'other'"),
     ],
 )
-def test_a_broken_package_is_named_and_hinders_no_other(
+def test_a_broken_package_is_named_and_does_not_affect_others(
     value: str, text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(write(tmp_path, "Some-Package", "other", value, **{value.partition(":")[0]: text})))
@@ -162,7 +162,9 @@ def test_a_missing_extra_of_ours_names_the_extra(monkeypatch: pytest.MonkeyPatch
 
 def test_the_command_line_refuses_an_unknown_kind_in_one_line(tmp_path: Path, call) -> None:
     for command in (["solve", "water", "x"], ["label", "water", "x", "--out", "out"]):
-        refused(call(*command, cwd=tmp_path), "no problem 'water'; there are: power, gas, dc; a package adds a kind")
+        refused(
+            call(*command, cwd=tmp_path), "unknown problem 'water'; available: power, gas, dc; a package adds a kind"
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -176,9 +178,9 @@ def test_a_class_is_registered_once_and_only_if_it_is_whole(monkeypatch: pytest.
     assert problem_class("other") is other
     exec(WHOLE, space)
     assert register(space["Other"]) is problem_class("other") is not other, "a cell that is run again"
-    with pytest.raises(ValueError, match="there is a problem 'other' already; give Mine another kind"):
+    with pytest.raises(ValueError, match="a problem 'other' exists already; give Mine another kind"):
         register(type("Mine", (other,), {}))
-    with pytest.raises(ValueError, match="there is a problem 'gas' already"):
+    with pytest.raises(ValueError, match="a problem 'gas' exists already"):
         register(type("Mine", (other,), {"kind": "gas"}))
     with pytest.raises(ImportError, match="class Half lacks load, open, save"):
         register(type("Half", (Problem,), {"kind": "half"}))

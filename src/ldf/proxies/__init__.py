@@ -1,6 +1,6 @@
 """Learn an optimisation problem: sample and label demands, train a network on them, repair and certify its answers.
 
-All names of this package that a user needs are here; a module is imported when one of its names is first used.
+The public names of the package are available here; a module is imported when one of its names is first used.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _HOME = {name: module for module, names in _LAZY.items() for name in names.split
 
 
 def __getattr__(name: str) -> Any:
-    """A name of a module that was not needed before."""
+    """Import the module that defines `name` on first access."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f".{_HOME[name]}", __name__), name)

@@ -1,7 +1,7 @@
-"""The laws of a problem as constraints on tensors: those of any program, and what laws written in torch need.
+"""The laws of a problem as constraints on tensors: those of any program, and helpers for laws written in torch.
 
-A program states its laws in CasADi's symbols. `ProgramLaws` hands them to torch as they are, with derivatives, in
-double precision; laws written in torch train faster, and may look at labels.
+A program states its laws in CasADi symbols. `ProgramLaws` makes them available to torch, with derivatives, in double
+precision. Laws written in torch train faster, and may use labels.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ Floats = NDArray[np.float64]
 
 
 class Laws(ABC):
-    """The laws of one network on states [B, S]; all tensors of one precision."""
+    """The laws of one network on states [B, S]; all tensors have the same precision."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
 
     def number(self, array: Any) -> Tensor:
-        """An array of numbers."""
+        """An array as a floating-point tensor."""
         return torch.as_tensor(np.asarray(array), dtype=self.dtype)
 
     def index(self, array: Any) -> Tensor:
-        """An array of positions."""
+        """An array as an index tensor."""
         return torch.as_tensor(np.asarray(array), dtype=torch.int64)
 
     def interval(self, low: Any, high: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """Which entries have a limit at all, and their limits."""
+        """Indices of the entries with a finite limit, and their limits."""
         limited = np.flatnonzero(np.isfinite(low) | np.isfinite(high))
         return self.index(limited), self.number(low[limited]), self.number(high[limited])
 
@@ -49,7 +49,7 @@ class Laws(ABC):
 
 
 class ProgramLaws(Laws):
-    """The laws that a program states, σ(x, d) of each: the same with labels and without."""
+    """The laws that a program states, σ(x, d) of each; they do not use labels."""
 
     def __init__(self, program: Program, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(dtype)
@@ -70,10 +70,10 @@ class ProgramLaws(Laws):
 
 
 class Compiled:
-    """A function of CasADi's, f(x, …) ∈ R^m, on tensors: states [B, S] and other inputs [B, n] → [B, m].
+    """A CasADi function f(x, …) ∈ R^m on tensors: states [B, S] and other inputs [B, n] → [B, m].
 
-    Its derivative by the states is CasADi's own, wᵀ ∂f/∂x by one reverse sweep for each row; other inputs have none.
-    Both are computed in double precision, on the CPU, and given in the precision and on the device of the states.
+    CasADi computes the derivative with respect to the states, wᵀ ∂f/∂x, by one reverse sweep per row; other inputs have
+    none. Both are computed in double precision on the CPU, and returned in the states' precision and on their device.
     """
 
     def __init__(self, function: casadi.Function) -> None:
@@ -85,7 +85,7 @@ class Compiled:
         self.pulled = ByRow(casadi.Function(f"{function.name()}_pulled", [*inputs, weights], [pulled]))
         """(x, …, w) → wᵀ ∂f/∂x."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a compiler does not see into CasADi
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch.compile cannot trace CasADi
     def __call__(self, states: Tensor, *others: Tensor) -> Tensor:
         """[B, m] for states [B, S] and other inputs [B, n]."""
         found: Tensor = _Applied.apply(self, states, *others)  # type: ignore[no-untyped-call]
@@ -93,7 +93,7 @@ class Compiled:
 
 
 class _Applied(torch.autograd.Function):
-    """`Compiled` as torch differentiates it."""
+    """Autograd function of `Compiled`."""
 
     @staticmethod
     def forward(ctx: Any, compiled: Compiled, states: Tensor, *others: Tensor) -> Tensor:
@@ -108,26 +108,26 @@ class _Applied(torch.autograd.Function):
 
 
 def _array(tensor: Tensor) -> Floats:
-    """[B, n] in double precision; a copy, for the tensor may be changed in place before it is differentiated."""
+    """[B, n] in double precision; a copy, because the tensor may be changed in place before the backward pass."""
     found: Floats = tensor.detach().to("cpu", torch.float64, copy=True).numpy()
     return found
 
 
 def summed(values: Tensor, at: Tensor, nodes: int) -> Tensor:
-    """[B, nodes] the values [B, k] added up where they belong, at [k]."""
+    """[B, nodes] sums of the values [B, k] by node, at [k]."""
     return values.new_zeros(len(values), nodes).index_add(1, at, values)
 
 
 def outside(value: Tensor, limited: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """How far the values with a limit are outside of their intervals, max(low − x, x − high): [B, len(limited)]."""
+    """max(low − x, x − high) of the values with a limit, positive outside their intervals: [B, len(limited)]."""
     value = value.index_select(1, limited)
     return torch.maximum(low - value, value - high)
 
 
 class Last:
-    """A function of (predictions, batch) that remembers its last answer: all laws look at the same flows.
+    """A function of (predictions, batch) that caches its last result, because all laws use the same flows.
 
-    Predictions that were changed in place, or are now wanted with gradients, are others than before.
+    The result is recomputed if predictions were changed in place, or if gradients are switched on or off.
     """
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
@@ -136,8 +136,8 @@ class Last:
         self.value: Any = None
 
     def __call__(self, predictions: Any, batch: Any) -> Any:
-        """The function's value here."""
-        if torch.compiler.is_compiling():  # the compiler finds what is common by itself
+        """The function's value, cached or computed."""
+        if torch.compiler.is_compiling():  # the compiler shares common subexpressions itself
             return self.function(predictions, batch)
         state = torch.is_grad_enabled(), [_version(leaf) for leaf in leaves(predictions)]
         if self.key[0] is not predictions or self.key[1] is not batch or self.key[2] != state:
@@ -146,5 +146,5 @@ class Last:
 
 
 def _version(leaf: Tensor) -> tuple[bool, int]:
-    """Whether gradients are wanted, and how often the tensor was changed in place (not counted in inference mode)."""
+    """Whether gradients are required, and how often the tensor was changed in place (not counted in inference mode)."""
     return leaf.requires_grad, -1 if leaf.is_inference() else leaf._version

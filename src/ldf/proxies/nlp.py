@@ -1,4 +1,4 @@
-"""A nonlinear program, built once and solved for many parameters: CasADi's derivatives, IPOPT's interior point."""
+"""A nonlinear program, built once and solved for many parameters, with CasADi derivatives and IPOPT."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ STATUS = {
     "Maximum_WallTime_Exceeded": "time",
     "Restoration_Failed": "infeasible",
 }
-"""IPOPT's words for how a solve ended, and ours; any other is "failed"."""
+"""IPOPT's return status → ours; any other is "failed"."""
 
 
 def _from_near(barrier: float) -> dict[str, Any]:
-    """IPOPT's options for a start with multipliers: barrier parameter, and distance kept from bounds."""
+    """IPOPT options for a start with multipliers: barrier parameter, and distance kept from bounds."""
     pushes = ("bound_push", "bound_frac", "slack_bound_push", "slack_bound_frac", "mult_bound_push")
     near = {f"ipopt.warm_start_{push}": barrier for push in pushes}
     return {"ipopt.warm_start_init_point": "yes", "ipopt.mu_init": barrier, **near}
@@ -35,25 +35,25 @@ def _from_near(barrier: float) -> dict[str, Any]:
 
 STARTS: dict[Start, dict[str, Any]] = {
     "cold": {},
-    # Barrier and multipliers start near those handed in; this value did best on 30, 118 and 300 buses.
+    # Barrier and multipliers start near the given ones; this value was the best on 30, 118 and 300 buses.
     "warm": _from_near(1e-4),
-    # Half the time of "warm" from a point that is nearly optimal, and more time than it from any other.
+    # Takes half the time of "warm" from a nearly optimal point, and more time than "warm" from any other.
     "close": _from_near(1e-6),
 }
-"""IPOPT's options by where a solve starts: at a point, at another solution, or at one that is nearly optimal."""
+"""IPOPT options by start: from a point, from another solution, or from a solution that is nearly optimal."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solve gave: a point, its objective, the multipliers there, and how it ended."""
+    """Result of a solve: a point, its objective, its multipliers, and the solver's status."""
 
     status: str
     objective: float
     state: Floats
     multipliers: Floats = field(repr=False)
-    """Of the constraints g, [m]: what the objective rises by when a right-hand side falls by one."""
+    """Multipliers of the constraints g, [m]: increase of the objective per unit decrease of a right-hand side."""
     bounds: Floats = field(repr=False)
-    """Of the variables' bounds, [n]."""
+    """Multipliers of the variables' bounds, [n]."""
     iterations: int
     seconds: float
 
@@ -67,15 +67,15 @@ class NLP:
     """minimise f(x, d) subject to lower ≤ x ≤ upper and g_lower ≤ g(x, d) ≤ g_upper.
 
     Args:
-        x: symbols [n].
-        d: the parameters' symbols.
+        x: symbols of the variables [n].
+        d: symbols of the parameters.
         f: the objective.
         g: the constraints [m].
-        bounds: lower and upper of x.
-        limits: lower and upper of g; equal where g is an equality.
-        tolerance: IPOPT's.
-        iterations: after how many to give up.
-        options: of IPOPT, beside those that every program here has.
+        bounds: lower and upper bounds of x.
+        limits: lower and upper limits of g; equal where g is an equality.
+        tolerance: IPOPT's tolerance.
+        iterations: maximum number of IPOPT iterations.
+        options: IPOPT options in addition to those set here.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class NLP:
         self._solvers: dict[Start, casadi.Function] = {}
 
     def prepare(self, *starts: Start) -> None:
-        """Build the solvers for these starts: each is built when it is first asked for, otherwise."""
+        """Build the solvers for these starts; otherwise each is built on first use."""
         for start in starts:
             if start not in self._solvers:
                 self._solvers[start] = self._build(start, STARTS[start])
@@ -114,7 +114,7 @@ class NLP:
                 "ipopt.sb": "yes",
                 "ipopt.tol": self.tolerance,
                 "ipopt.max_iter": self.iterations,
-                # Tells a demand that cannot be met in a third of the iterations, and solves the others as before.
+                # Detects an infeasible demand in a third of the iterations; other demands solve as before.
                 "ipopt.expect_infeasible_problem": "yes",
                 "ipopt.linear_solver": "mumps",
                 # Plain orderings: the matrices are small, and MUMPS's analysis costs more than it saves.
@@ -127,10 +127,10 @@ class NLP:
         )
 
     def solve(self, d: Floats, start: Floats | Solution, close: bool = False) -> Solution:
-        """The optimum for parameters d, from a point, or from another solution with its multipliers.
+        """The optimum for parameters d, from a point or from another solution with its multipliers.
 
         Args:
-            close: that solution is nearly optimal for d too.
+            close: whether that solution is nearly optimal for d too.
         """
         if isinstance(start, Solution):
             given = {"x0": start.state, "lam_g0": start.multipliers, "lam_x0": start.bounds}

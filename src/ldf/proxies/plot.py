@@ -1,4 +1,4 @@
-"""What a picture of any network needs: where its nodes stand, how its arcs run, and red marks for what is violated."""
+"""Helpers to plot any network: positions of nodes, paths of arcs, and red marks for violations."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Bools = NDArray[np.bool_]
 
 RED, INK = "#E3001B", "#222222"
 GROWTH = 1.2
-"""By how much the area of a node grows, at most, when it is violated."""
+"""Largest relative increase of a node's area when it is violated."""
 NAMED = 60
-"""Networks of up to so many nodes have their names written beside them."""
+"""Nodes are labelled with their names in networks of up to this many nodes."""
 
 
 def check(name: str, what: str, given: Floats, size: int) -> None:
-    """Refuse a vector of another shape than [size], or with an entry that is not finite."""
+    """Raise if a vector does not have the shape [size], or has an entry that is not finite."""
     if np.shape(given) != (size,):
         raise ValueError(f"{name}: a {what} has shape ({size},), got {np.shape(given)}")
     if not np.isfinite(given).all():
@@ -33,7 +33,7 @@ def check(name: str, what: str, given: Floats, size: int) -> None:
 
 
 def layout(nodes: int, source: Ints, target: Ints) -> Floats:
-    """[nodes, 2] where to draw nodes without coordinates: distance is the number of arcs between them."""
+    """[nodes, 2] positions of nodes without coordinates: distance follows the number of arcs between them."""
     import networkx
 
     graph = networkx.Graph()
@@ -46,17 +46,17 @@ def layout(nodes: int, source: Ints, target: Ints) -> Floats:
     points = np.array([places[node] for node in range(nodes)])
     points -= points.mean(0)
     _, _, axes = np.linalg.svd(points, full_matrices=False)
-    turned: Floats = points @ axes.T  # the long side lies flat
+    turned: Floats = points @ axes.T  # the longest axis is horizontal
     return turned
 
 
 def paths(points: Floats, source: Ints, target: Ints) -> Floats:
-    """[E, 15, 2] the line of each arc, from source to target; arcs between the same two nodes are bent apart."""
+    """[E, 15, 2] path of each arc, from source to target; arcs between the same two nodes are bent apart."""
     low, high = np.minimum(source, target), np.maximum(source, target)
     _, pair, of = np.unique(low * len(points) + high, return_inverse=True, return_counts=True)
-    rank = np.empty(len(pair), np.int64)  # how many arcs of the same pair come before
+    rank = np.empty(len(pair), np.int64)  # number of earlier arcs between the same pair
     rank[np.argsort(pair, kind="stable")] = np.arange(len(pair)) - np.repeat(np.cumsum(of) - of, of)
-    # Bent to the same side for both directions, or two arcs that face each other would fall into one.
+    # Both directions bend to the same side: otherwise two opposite arcs would coincide.
     across = (points[high] - points[low])[:, ::-1] * [-1, 1]
     bow = 0.3 * (rank - (of[pair] - 1) / 2)[:, None] * across
     along = np.linspace(0, 1, 15)[:, None]
@@ -66,14 +66,14 @@ def paths(points: Floats, source: Ints, target: Ints) -> Floats:
 
 
 def share(amount: Floats, every: Sequence[Floats]) -> Floats:
-    """√(amount / the largest of `every` panel) where violated, 0 elsewhere; the root keeps small ones visible."""
+    """√(amount / largest amount of `every` panel) where violated, 0 elsewhere; the root keeps small ones visible."""
     largest = max(float(other.max(initial=0)) for other in every)
     ratio: Floats = np.where(amount > TOLERANCE, np.sqrt(amount / max(largest, TOLERANCE)), 0.0)
     return ratio
 
 
 def panels(before: Floats, after: Floats | None) -> dict[str, Floats]:
-    """The states to show, by name: the prediction, and its repair if there is one."""
+    """The states to plot, by name: the prediction, and its repair if there is one."""
     return {"prediction": before} | ({} if after is None else {"repaired": after})
 
 
@@ -90,33 +90,33 @@ def canvas(count: int, points: Floats) -> tuple[Any, list[Any]]:
         axes.set_aspect("equal")
         axes.margins(0.06)
         axes.axis("off")
-        axes.update_datalim([middle - longer / 8, middle + longer / 8])  # a network in one line has some height too
+        axes.update_datalim([middle - longer / 8, middle + longer / 8])  # some height for a network on a line
     return figure, list(grid[0])
 
 
 def heading(name: str, count: int, balance: str) -> str:
-    """What stands above a panel: how many violations, and the largest residual of a balance."""
-    return f"{name}: {count} {'violation' if count == 1 else 'violations'}, largest balance {balance}"
+    """Title of a panel: number of violations, and the largest residual of a balance."""
+    return f"{name}: {count} {'violation' if count == 1 else 'violations'}, largest imbalance {balance}"
 
 
 def lines(axes: Any, runs: Floats, colours: Any, widths: Any, zorder: float) -> None:
-    """Arcs along their paths [E, k, 2]."""
+    """Draw arcs along their paths [E, k, 2]."""
     from matplotlib.collections import LineCollection
 
     axes.add_collection(LineCollection(list(runs), colors=colours, linewidths=widths, zorder=zorder, capstyle="round"))
 
 
 def halos(axes: Any, runs: Floats, marks: Floats, widths: Any) -> None:
-    """Red behind the arcs where marks [E] > 0, of these widths [E]."""
+    """Draw red lines of these widths [E] behind the arcs where marks [E] > 0."""
     hit = np.flatnonzero(marks)
     lines(axes, runs[hit], RED, np.broadcast_to(widths, marks.shape)[hit], 1)
 
 
 def dots(axes: Any, points: Floats, kinds: Mapping[str, Bools], sizes: Floats, fills: Floats, red: Floats) -> Floats:
-    """Nodes by marker, of these sizes [N] in points² and colours [N, 4]; red and larger where red [N] > 0.
+    """Draw nodes by marker, with sizes [N] in points² and colours [N, 4]; red and larger where red [N] > 0.
 
     Returns:
-        [N, 4] the colours they were given.
+        [N, 4] the colours used.
     """
     from matplotlib.colors import to_rgba
 
@@ -130,7 +130,7 @@ def dots(axes: Any, points: Floats, kinds: Mapping[str, Bools], sizes: Floats, f
 
 
 def rings(axes: Any, points: Floats, marks: Floats, sizes: Floats, marker: str = "o", width: float = 1.1) -> None:
-    """Red outlines around nodes where marks [N] > 0, of these sizes [N] in points²."""
+    """Draw red outlines of these sizes [N] in points² around nodes where marks [N] > 0."""
     hit = np.flatnonzero(marks)
     axes.scatter(
         *points[hit].T, s=sizes[hit], facecolors="none", edgecolors=RED, marker=marker, linewidths=width, zorder=5,
@@ -139,21 +139,21 @@ def rings(axes: Any, points: Floats, marks: Floats, sizes: Floats, marker: str =
 
 
 def mark(label: str, marker: str, face: str, edge: str = INK, size: float = 9) -> Any:
-    """A mark in the legend."""
+    """A legend entry for a marker."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], linestyle="", marker=marker, mfc=face, mec=edge, markersize=size, label=label)
 
 
 def stroke(label: str, colour: str, width: float) -> Any:
-    """A line in the legend."""
+    """A legend entry for a line."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], color=colour, linewidth=width, label=label)
 
 
 def finish(figure: Any, keys: Sequence[Any], columns: int, title: str, path: Path) -> None:
-    """Put the legend below and the title above, and write the PNG whole or not at all."""
+    """Add the legend below and the title above, and write the PNG atomically."""
     figure.legend(
         handles=list(keys),
         loc="outside lower center",
@@ -161,7 +161,7 @@ def finish(figure: Any, keys: Sequence[Any], columns: int, title: str, path: Pat
         frameon=False,
         fontsize=10,
         columnspacing=1.4,
-        title="red: violated; the larger, the more",
+        title="red: violated; larger marks, larger violations",
     )
     if title:
         figure.suptitle(title, fontsize=14)

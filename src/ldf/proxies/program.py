@@ -1,6 +1,6 @@
 """An optimisation problem, its laws, and the projection onto its feasible states, all built once for all demands.
 
-Every law is stated once, in CasADi's symbols: what the solver keeps and what a certificate measures are made of it.
+Every law is stated once, in CasADi symbols. The solver's constraints and the certificate are both built from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .nlp import NLP, Solution
 
 Floats = NDArray[np.float64]
 Task = Literal["check", "cold", "warm", "project"]
-"""What a program can do: check states, solve from a cold or a warm start, project."""
+"""Tasks of a program: check states, solve from a cold or a warm start, project."""
 
 APART = 1e-3
 """States that differ by more than this, per unit, are different optima of the same demand."""
@@ -28,14 +28,14 @@ APART = 1e-3
 
 @dataclass(frozen=True)
 class Law:
-    """low ≤ expression(x, d) ≤ high, elementwise; an equality where both are the same."""
+    """The constraint low ≤ expression(x, d) ≤ high, elementwise; an equality where both limits are equal."""
 
     expression: casadi.SX
     """[k]"""
     low: Floats
     """[k], −∞ where there is no limit."""
     high: Floats
-    """[k], ∞ where there is none."""
+    """[k], ∞ where there is no limit."""
 
     def __post_init__(self) -> None:
         shapes = self.expression.shape, self.low.shape, self.high.shape
@@ -50,25 +50,25 @@ class Law:
 
     @property
     def equality(self) -> bool:
-        """Whether it is an equality in all of its entries."""
+        """Whether all entries are equalities."""
         return bool((self.low == self.high).all())
 
     @property
     def degree(self) -> casadi.SX:
-        """σ [k]: e − low of an equality, and max(low − e, e − high) of any other law."""
+        """σ [k]: e − low for an equality, max(low − e, e − high) for any other law."""
         e, low, high = self.expression, casadi.DM(self.low), casadi.DM(self.high)
         return e - low if self.equality else casadi.fmax(low - e, e - high)
 
     @classmethod
     def limited(cls, expression: casadi.SX, low: Floats, high: Floats) -> Law:
-        """The law of those entries that have a limit at all."""
+        """The law restricted to entries with a finite limit."""
         rows = np.flatnonzero(np.isfinite(low) | np.isfinite(high))
-        # Nothing out of one symbol is a row, [1, 0], to CasADi: hence the shape.
+        # CasADi gives an empty selection from one symbol the shape [1, 0], hence the reshape.
         return cls(casadi.reshape(expression[rows.tolist()], len(rows), 1), low[rows], high[rows])
 
     @classmethod
     def stacked(cls, laws: Iterable[Law]) -> Law:
-        """Several as one, in this order."""
+        """Several laws as one, in this order."""
         held = list(laws) or [cls(casadi.SX(0, 1), np.zeros(0), np.zeros(0))]
         low, high = (np.concatenate([getattr(law, side) for law in held]) for side in ("low", "high"))
         return cls(casadi.vertcat(*[law.expression for law in held]), low, high)
@@ -76,7 +76,7 @@ class Law:
 
 @dataclass(frozen=True)
 class Expressions:
-    """minimise cost(x) subject to laws on x and d, in CasADi's symbols."""
+    """minimise cost(x) subject to laws on x and d, in CasADi symbols."""
 
     x: casadi.SX
     """[S] the state."""
@@ -84,21 +84,21 @@ class Expressions:
     """[D] the demand."""
     cost: casadi.SX
     laws: Mapping[str, Law]
-    """All that a state must keep, by name, in the units of a certificate; laws without an entry are left out."""
+    """All constraints on a state, by name, in the units of a certificate; laws without entries are omitted."""
     g: Law | None = None
-    """The same as the solver gets it, beside the bounds of x: scaled, in another order, without what follows from the
-    rest. By default all laws, stacked."""
+    """The same constraints in the form passed to the solver, in addition to the bounds of x: scaled, reordered, without
+    redundant ones. By default all laws, stacked."""
     gauge: Sequence[int] = ()
-    """Entries of x whose bounds choose one of many states that are the same, such as a reference angle: no law."""
+    """Entries of x whose bounds only select one of many equivalent states, such as a reference angle: not a law."""
     stand_in: casadi.SX | None = None
-    """What is minimised in place of the cost: smooth, and with one optimum where the cost has many."""
+    """Minimised instead of the cost: smooth, and with a single optimum where the cost has many."""
 
 
 class ByRow:
-    """A function of inputs [B, n] each that gives [B, m], row by row.
+    """Evaluates a CasADi function row by row: inputs [B, n] each, output [B, m].
 
-    It goes through the function's buffers: to make CasADi's matrices of arrays, and arrays of those, takes longer than
-    the arithmetic. Every thread has buffers of its own.
+    It uses the function's buffers, because converting between arrays and CasADi matrices takes longer than the
+    arithmetic. Every thread has its own buffers.
     """
 
     def __init__(self, function: casadi.Function) -> None:
@@ -140,45 +140,45 @@ class Program(ABC):
     """[S] bounds of a state."""
     upper: Floats
     unit: float = 1.0
-    """By which the model's cost is multiplied to have the objective that is reported: its cost is of size one."""
+    """Factor from the model's cost, which should be of order one, to the reported objective."""
     several: bool = False
     """Whether there may be more than one local optimum, so that one start is not enough."""
     sharpness: float = 1e6
-    """By which the projection's distance is multiplied: at an active bound the barrier keeps off by about
+    """Factor on the projection's distance: at an active bound the barrier keeps a distance of about
     √(tolerance / 2·sharpness)."""
     tolerance: float = 1e-8
-    """IPOPT's."""
+    """IPOPT's tolerance."""
     iterations: int = 300
-    """After how many to give up."""
-    options: Mapping[str, Any] = {}  # of IPOPT, beside those of `NLP`; never changed
+    """Maximum number of IPOPT iterations."""
+    options: Mapping[str, Any] = {}  # for IPOPT, in addition to those of `NLP`; never changed
 
     @abstractmethod
     def expressions(self) -> Expressions:
-        """The model; asked for once."""
+        """The model; called once."""
 
     def vectorised(self) -> Expressions:
-        """The same in CasADi's symbols for whole vectors, MX, where a program has that: checks of it are faster."""
+        """The same model in CasADi's matrix symbols, MX, if the program provides it: checks are then faster."""
         return self.model
 
     @abstractmethod
     def starts(self, demand: Floats) -> list[Floats]:
-        """Where to begin without a warm start, [S] each."""
+        """Initial points of a cold start, [S] each."""
 
     @cached_property
     def model(self) -> Expressions:
-        """Symbols and expressions that the optimum and the projection share."""
+        """Symbols and expressions shared by the optimum and the projection."""
         return self.expressions()
 
     @cached_property
     def laws(self) -> dict[str, Law]:
-        """The laws of the model, by name; bounds of x that none of them states are one more, "bounds"."""
+        """The laws of the model, by name; bounds of x that none of them states form one more, "bounds"."""
         laws = self._named(self.model)
         if not laws:
-            raise ValueError("a program needs a law or a bound: nothing can be said of its states otherwise")
+            raise ValueError("a program needs a law or a bound: without one there is nothing to certify")
         return laws
 
     def _named(self, m: Expressions) -> dict[str, Law]:
-        """The laws of the model in one kind of symbols or the other."""
+        """The laws of the model, in SX or MX symbols."""
         limited = {name: Law.limited(law.expression, law.low, law.high) for name, law in m.laws.items()}
         laws = {name: law for name, law in limited.items() if len(law)}
         rest = Law.limited(m.x, *self._unstated)
@@ -188,7 +188,7 @@ class Program(ABC):
 
     @cached_property
     def _unstated(self) -> tuple[Floats, Floats]:
-        """[S] each: the bounds of x that no law of the model states, infinite for all others."""
+        """[S] each: bounds of x that no law of the model states, infinite elsewhere."""
         m = self.model
         place = {symbol.element_hash(): i for i, symbol in enumerate(casadi.vertsplit(m.x))}
         stated = np.zeros(len(self.lower), bool)
@@ -208,26 +208,26 @@ class Program(ABC):
 
     @cached_property
     def degrees(self) -> casadi.Function:
-        """(x, d) → σ of all laws, stacked, [m]: e − low of equalities, max(low − e, e − high) of the others."""
+        """(x, d) → σ of all laws, stacked, [m]: e − low for equalities, max(low − e, e − high) for the others."""
         sigma = casadi.vertcat(*[law.degree for law in self.laws.values()])
         return casadi.Function("degrees", [self.model.x, self.model.d], [casadi.densify(sigma)], ["x", "d"], ["sigma"])
 
     @cached_property
     def _check(self) -> ByRow:
-        """(x, d) → the largest ν of every law, the cost, and the sum of all numbers: no number where one of them is."""
+        """(x, d) → the largest ν of every law, the cost, and the sum of all values, not finite if one is not."""
         m = self.vectorised()
         laws = self._named(m).values()
         degrees = [law.degree for law in laws]
         sizes = [casadi.fabs(sigma) if law.equality else sigma for law, sigma in zip(laws, degrees, strict=True)]
         worst = [casadi.fmax(casadi.mmax(size), 0) for size in sizes]
-        # A maximum passes over what is no number, hence the sum.
+        # A maximum ignores NaN, hence the sum.
         every = casadi.sum1(casadi.vertcat(m.x, m.d, *degrees))
         found = casadi.cse(casadi.densify(casadi.vertcat(*worst, m.cost, every)))
         return ByRow(casadi.Function("check", [m.x, m.d], [found]))
 
     @cached_property
     def _g(self) -> Law:
-        """The constraints, as the solver gets them."""
+        """The constraints in the form passed to the solver."""
         return Law.stacked(self.model.laws.values()) if self.model.g is None else self.model.g
 
     @cached_property
@@ -252,13 +252,13 @@ class Program(ABC):
         return self._nlp(casadi.vertcat(m.d, aim), self.sharpness * casadi.sumsqr(controls - aim))
 
     def _nlp(self, parameters: casadi.SX, objective: casadi.SX) -> NLP:
-        """An objective under the model's constraints, as the solver gets them."""
+        """An objective under the constraints passed to the solver."""
         bounds, limits = (self.lower, self.upper), (self._g.low, self._g.high)
         settings = self.tolerance, self.iterations, self.options
         return NLP(self.model.x, parameters, objective, self._g.expression, bounds, limits, *settings)
 
     def prepare(self, *tasks: Task) -> None:
-        """Build now what these tasks would build when they are first done."""
+        """Build in advance what these tasks would otherwise build on first use."""
         if "check" in tasks:
             _ = self.laws, self._check
         if {"cold", "warm"} & {*tasks}:
@@ -272,7 +272,7 @@ class Program(ABC):
             self._projection.prepare("cold")
 
     def solve(self, demand: Floats | None = None, start: Solution | None = None, close: bool = False) -> Solution:
-        """The cheapest state for a demand, cold or warm-started at another demand's solution.
+        """The cheapest state for a demand, from a cold start or warm-started from another demand's solution.
 
         Args:
             close: the start is nearly optimal for this demand.
@@ -281,7 +281,7 @@ class Program(ABC):
         return self.optima(demand)[0] if start is None else self._solve(demand, start, close)
 
     def check(self, demands: Floats, states: Floats) -> tuple[dict[str, Floats], Floats]:
-        """`violations` and `costs` of states [B, S] for demands [B, D], in one go."""
+        """`violations` and `costs` of states [B, S] for demands [B, D], in one pass."""
         found = self._check(states, demands)
         unsound = ~np.isfinite(found[:, -1])
         if unsound.any():
@@ -292,23 +292,23 @@ class Program(ABC):
     def violations(self, demands: Floats, states: Floats) -> dict[str, Floats]:
         """The largest ν of every law at states [B, S], [B] each: max(0, low − e, e − high) over its entries.
 
-        Infinite where a state, a demand or what follows from them is no number.
+        Infinite where a state, a demand or a value computed from them is not finite.
         """
         return self.check(demands, states)[0]
 
     def costs(self, states: Floats) -> Floats:
-        """[B] what states [B, S] cost, in the objective's unit."""
+        """[B] cost of states [B, S], in the objective's unit."""
         found: Floats = self.unit * self._cost(states)[:, 0]
         return found
 
     def violation(self, demand: Floats, state: Floats) -> float:
-        """By how much the worst of the solver's constraints and bounds is violated, as they are scaled for it."""
+        """The largest violation of the solver's constraints and bounds, in the solver's scaling."""
         g, limits = self._constraints(state[None], demand[None])[0], self._g
         beyond = [limits.low - g, g - limits.high, self.lower - state, state - self.upper]
         return float(max(part.max(initial=0.0) for part in beyond))
 
     def optima(self, demand: Floats) -> list[Solution]:
-        """The local optima that a cold start leads to, the cheapest first; if to none, how the last one ended."""
+        """Local optima reached from the cold starts, cheapest first; if there is none, the last failed solve."""
         found = [self._solve(demand, start) for start in self.starts(demand)]
         return distinct(found) or found[-1:]
 
@@ -319,14 +319,14 @@ class Program(ABC):
         return replace(found, objective=float(self.costs(found.state[None])[0]))
 
     def project(self, demand: Floats, prediction: Floats) -> Solution:
-        """The feasible state with the least squared distance in the controls; its objective is that distance."""
+        """The feasible state with the smallest squared distance in the controls; its objective is that distance."""
         aim = np.concatenate([prediction[self.quantities[name]] for name in self.controls])
         found = self._projection.solve(np.concatenate([demand, aim]), np.clip(prediction, self.lower, self.upper))
         return replace(found, objective=found.objective / self.sharpness)
 
 
 def distinct(solutions: Sequence[Solution]) -> list[Solution]:
-    """Those that are optima, each once, the cheapest first."""
+    """The distinct optima among solutions, cheapest first."""
     kept: list[Solution] = []
     for found in sorted((s for s in solutions if s.solved), key=lambda s: s.objective):
         if all(np.abs(found.state - other.state).max() > APART for other in kept):
@@ -335,5 +335,5 @@ def distinct(solutions: Sequence[Solution]) -> list[Solution]:
 
 
 def incidence(rows: int, at: NDArray[np.int64]) -> casadi.DM:
-    """[rows, len(at)], one where column k belongs to row at[k]."""
+    """[rows, len(at)], with a one where column k belongs to row at[k]."""
     return casadi.DM.triplet(list(at), list(range(len(at))), casadi.DM.ones(len(at)), rows, len(at))

@@ -1,12 +1,12 @@
-"""The kinds of problems there are: those that installed packages name as entry points of the group `ldf.problems`.
+"""The available kinds of problems: those that installed packages declare as entry points of the group `ldf.problems`.
 
-A package adds a kind by two lines of its pyproject.toml,
+A package adds a kind with two lines in its pyproject.toml,
 
     [project.entry-points."ldf.problems"]
     dc = "ldf_dcopf:DC"
 
-with DC a subclass of `Problem` whose `kind` is "dc". Names are read from installed metadata; a package is imported when
-its kind is asked for, so that one that is broken hinders no other.
+where DC is a subclass of `Problem` whose `kind` is "dc". Names are read from installed metadata. A package is imported
+only when its kind is used, so a broken package does not affect the others.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 GROUP = "ldf.problems"
 OWN = {"power": "ldf.power.problem:Power", "gas": "ldf.gas.problem:Gas"}
-"""Those of this package, which are there without installed metadata too: in a source tree on the path."""
-HOW = f"a package adds a kind as an entry point of the group {GROUP!r}, a program by ldf.proxies.register"
+"""Kinds of this package, available without installed metadata too: in a source tree on the path."""
+HOW = f"a package adds a kind as an entry point of the group {GROUP!r}, a script with ldf.proxies.register"
 
 Class = TypeVar("Class", bound="type[Problem]")
 
@@ -30,36 +30,36 @@ _registered: dict[str, type[Problem]] = {}
 
 
 def kinds() -> tuple[str, ...]:
-    """The kinds there are, by name: ours, then others in alphabetical order. Nothing is imported."""
+    """Names of the available kinds: ours, then others in alphabetical order. Nothing is imported."""
     others = {entry.name for entry in entry_points(group=GROUP)} | _registered.keys()
     return *OWN, *sorted(others - OWN.keys())
 
 
 def register(cls: Class) -> Class:
-    """Add a kind in this process, without a package: for a notebook, a script or a test; a decorator of the class.
+    """Class decorator that adds a kind in this process, without a package: for a notebook, a script or a test.
 
-    `label` hands the class to its workers, so that they know it too; other processes do not.
+    `label` passes the class to its workers; other processes do not know it.
     """
     _check(cls, cls.kind, f"class {cls.__qualname__}")
     known = _registered.get(cls.kind)
-    # A notebook defines a class anew when its cell is run again.
+    # A notebook redefines a class when its cell is run again.
     if cls.kind in kinds() and (known is None or known.__qualname__ != cls.__qualname__):
-        raise ValueError(f"there is a problem {cls.kind!r} already; give {cls.__qualname__} another kind")
+        raise ValueError(f"a problem {cls.kind!r} exists already; give {cls.__qualname__} another kind")
     _registered[cls.kind] = cls
     return cls
 
 
 def problem_class(kind: str) -> type[Problem]:
-    """The class of a kind; what it needs is imported now."""
+    """The class of a kind; its package is imported now."""
     if kind in _registered:
         return _registered[kind]
     entry = _entry(kind)
     what = f"the problem {kind!r} ({entry.value}{_package(entry)})"
     try:
         cls = entry.load()
-    except Exception as error:  # a package of someone else's may fail in any way
+    except Exception as error:  # a third-party package may fail in any way
         if OWN.get(kind) == entry.value and isinstance(error, ModuleNotFoundError):
-            raise  # says which extra to install
+            raise  # the message names the extra to install
         raise ImportError(f"{what} cannot be imported: {type(error).__name__}: {error}") from error
     _check(cls, kind, what)
     found: type[Problem] = cls
@@ -67,12 +67,12 @@ def problem_class(kind: str) -> type[Problem]:
 
 
 def open_problem(kind: str, case: str) -> Problem:
-    """A problem by its kind and the name or file of its network."""
+    """Open a problem by its kind and the name or file of its network."""
     return problem_class(kind).open(case)
 
 
 def load_problem(kind: str, folder: Path) -> Problem:
-    """The problem that `Problem.save` wrote to a folder."""
+    """Load the problem that `Problem.save` wrote to a folder."""
     try:
         cls = problem_class(kind)
     except ValueError as error:
@@ -89,18 +89,18 @@ def kind_of(case: str) -> str:
                 return kind
         except ImportError as error:
             broken.append(error)
-    if broken:  # it might have been one of theirs
+    if broken:  # a broken kind might have recognised the case
         raise broken[0]
-    raise ValueError(f"{case!r} is not a case of any kind there is: {', '.join(kinds())}")
+    raise ValueError(f"{case!r} is not a case of any known kind: {', '.join(kinds())}")
 
 
 def _entry(kind: str) -> EntryPoint:
-    """The one entry point of a kind."""
+    """The only entry point of a kind."""
     found = {entry.value: entry for entry in entry_points(group=GROUP, name=kind)}
     if kind in OWN:
         found.setdefault(OWN[kind], EntryPoint(kind, OWN[kind], GROUP))
     if not found:
-        raise ValueError(f"no problem {kind!r}; there are: {', '.join(kinds())}; {HOW}")
+        raise ValueError(f"unknown problem {kind!r}; available: {', '.join(kinds())}; {HOW}")
     if len(found) > 1:
         places = " and ".join(f"{entry.value}{_package(entry)}" for entry in found.values())
         raise ValueError(f"there are {len(found)} problems {kind!r}: {places}; uninstall all but one")
@@ -112,11 +112,11 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _check(cls: object, kind: str, what: str) -> None:
-    """Refuse what is no class of a problem, or one that does not say all that it must."""
+    """Raise if `cls` is not a subclass of `Problem`, or lacks a required member."""
     from .problem import Problem
 
     if not (isinstance(cls, type) and issubclass(cls, Problem)):
-        raise ImportError(f"{what} is not a subclass of ldf.proxies.Problem but {cls!r}")
+        raise ImportError(f"{what} is not a subclass of ldf.proxies.Problem: {cls!r}")
     if inspect.isabstract(cls):
         raise ImportError(f"{what} lacks {', '.join(sorted(cls.__abstractmethods__))}; see ldf.proxies.Problem")
     if getattr(cls, "kind", None) != kind:

@@ -1,4 +1,4 @@
-"""What reading any network needs: tables of MATLAB files, a fingerprint, and a check that all of it hangs together."""
+"""Helpers to read any network: tables of MATLAB files, a fingerprint, and a check that it is connected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 
 class NetworkError(ValueError):
-    """A network that cannot be used: the message names the file, the thing in it and what would be right."""
+    """A network cannot be used: the message names the file, the entry and what is expected."""
 
 
 def read_text(path: Path) -> str:
@@ -31,12 +31,12 @@ def read_text(path: Path) -> str:
 
 
 def without_comments(text: str) -> str:
-    """MATLAB text without what follows a %."""
+    """MATLAB text without comments."""
     return re.sub(r"%[^\n]*", "", text)
 
 
 def as_number(token: str, where: str) -> float:
-    """A token as a number."""
+    """Parse a token as a number."""
     try:
         return float(token)
     except ValueError:
@@ -44,18 +44,18 @@ def as_number(token: str, where: str) -> float:
 
 
 def scalar(plain: str, name: str) -> str | None:
-    """What stands behind `name =`, or None where there is no such line."""
+    """The value of `name = …`, or None if there is no such line."""
     found = re.search(rf"{re.escape(name)}\s*=\s*([^;\n]+)", plain)
     return found[1].strip() if found else None
 
 
 def table(plain: str, name: str, least: int, where: str, ragged: bool = False) -> Floats | None:
-    """The rows of `name = [ … ]`, [rows, columns], NaN where there is text in quotes; None without such a table.
+    """The rows of `name = [ … ]`, [rows, columns], with NaN for quoted text; None if there is no such table.
 
     Args:
         plain: text without comments.
-        least: columns that there must be.
-        ragged: rows may differ in length; the shorter ones end with NaN.
+        least: minimum number of columns.
+        ragged: rows may differ in length; shorter ones are padded with NaN.
     """
     found = re.search(rf"{re.escape(name)}\s*=\s*\[(.*?)\]", plain, re.DOTALL)
     if not found:
@@ -78,7 +78,7 @@ def table(plain: str, name: str, least: int, where: str, ragged: bool = False) -
 
 
 def fingerprint(network: Any, *but: str) -> str:
-    """Sixteen hex digits that change with any field of a dataclass but those named."""
+    """Sixteen hex digits that change with any field of a dataclass except those in `but`."""
     digest = hashlib.sha256()
     for field in fields(network):
         if field.name not in but:
@@ -94,11 +94,11 @@ def check_connected(
     roots: Sequence[int] | Ints,
     words: tuple[str, str],
 ) -> None:
-    """Refuse nodes without a path to a root: their state would mean nothing.
+    """Raise if a node has no path to a root: its state would be undefined.
 
     Args:
-        names: of the nodes.
-        words: what nodes are called, and what the root is.
+        names: names of the nodes.
+        words: terms for the nodes and for the root.
     """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

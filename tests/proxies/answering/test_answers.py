@@ -12,7 +12,7 @@ from torch_laws import by_torch
 from ldf.core.certificate import TOLERANCE
 from ldf.io.checkpoint import CheckpointError
 from ldf.proxies import open_problem
-from ldf.proxies.answering import points as beforehand
+from ldf.proxies.answering import points as warm
 from ldf.proxies.answering.answers import HOWS, Responder
 from ldf.proxies.answering.certifier import Answer
 from ldf.proxies.answering.files import write_answers
@@ -60,10 +60,10 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def bare(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The same run before it had points, of which four will do."""
-    monkeypatch.setattr(beforehand, "COUNT", 4)
+    """The same run without warm-start points, of which four are enough."""
+    monkeypatch.setattr(warm, "COUNT", 4)
     shutil.copytree(run.folder, tmp_path / "run")
-    (tmp_path / "run" / beforehand.FILE).unlink()
+    (tmp_path / "run" / warm.FILE).unlink()
     return replace(run, folder=tmp_path / "run")
 
 
@@ -205,7 +205,7 @@ def test_what_is_no_repair_or_no_tolerance_is_refused(run: Run) -> None:
         with pytest.raises(ValueError, match=f"the tolerance must be above 0, got {tolerance}"):
             run.open("none", tolerance=tolerance)
     for how in ("fast", "optimal"):
-        with pytest.raises(ValueError, match=f"repair '{how}' needs points solved beforehand"):
+        with pytest.raises(ValueError, match=f"repair '{how}' needs warm-start points"):
             Responder(trained, None, how)
 
 
@@ -223,14 +223,14 @@ def certified(answers: list[Answer]) -> bool:
 def test_points_are_made_once_and_kept(bare: Run, capsys: pytest.CaptureFixture) -> None:
     capsys.readouterr()
     first = bare.open()
-    assert capsys.readouterr().err.startswith(f"{bare.folder} has no points solved beforehand")
-    held = (bare.folder / beforehand.FILE).read_bytes()
+    assert capsys.readouterr().err.startswith(f"{bare.folder} has no warm-start points")
+    held = (bare.folder / warm.FILE).read_bytes()
     second = bare.open("optimal")
     assert capsys.readouterr().err == ""
-    assert (bare.folder / beforehand.FILE).read_bytes() == held
+    assert (bare.folder / warm.FILE).read_bytes() == held
     assert certified([first(bare.demands[0]), second(bare.demands[0])])
     training = dataset.load(Path(first.trained.facts["data"])).split()[0].demand.numpy()
-    points = beforehand.Points.load(bare.folder, bare.problem)
+    points = warm.Points.load(bare.folder, bare.problem)
     assert len(points) == 4
     assert {row.tobytes() for row in points.demands} <= {row.tobytes() for row in training}
 
@@ -240,7 +240,7 @@ def test_repairs_that_need_no_points_make_none(bare: Run, capsys: pytest.Capture
     for how in ("projection", "none"):
         bare.open(how)
     assert capsys.readouterr().err == ""
-    assert not (bare.folder / beforehand.FILE).exists()
+    assert not (bare.folder / warm.FILE).exists()
 
 
 def test_where_the_labels_are_gone_points_are_drawn_from_the_range(bare: Run) -> None:
@@ -248,14 +248,14 @@ def test_where_the_labels_are_gone_points_are_drawn_from_the_range(bare: Run) ->
     trained.facts["data"] = str(bare.folder / "gone")
     trained.save(bare.folder)
     assert certified(bare.open().many(bare.demands))
-    points = beforehand.Points.load(bare.folder, bare.problem)
+    points = warm.Points.load(bare.folder, bare.problem)
     assert (points.demands >= trained.range["low"].numpy() - 1e-9).all()
     assert (points.demands <= trained.range["high"].numpy() + 1e-9).all()
     assert len(points) == 4
 
 
 def test_points_that_are_damaged_are_refused_by_name(bare: Run) -> None:
-    path = bare.folder / beforehand.FILE
+    path = bare.folder / warm.FILE
     path.write_bytes(b"points")
     with pytest.raises(CheckpointError, match=f"{path} is damaged"):
         bare.open()
@@ -264,7 +264,7 @@ def test_points_that_are_damaged_are_refused_by_name(bare: Run) -> None:
 
 def test_a_run_without_prices_answers_without_them(run: Run, tmp_path: Path) -> None:
     trained = replace(Trained.load(run.folder), prices=None, price_memory=None)
-    points = beforehand.Points.load(run.folder, run.problem)
+    points = warm.Points.load(run.folder, run.problem)
     respond = Responder(trained, None, "projection")
     answers = [respond(run.demands[0]), *respond.many(run.demands[:2])]
     assert all(answer.prices is None for answer in answers)

@@ -1,4 +1,4 @@
-"""Certificates are computed from the state: whatever a repair says of its work, it does not certify it."""
+"""Certificates are computed from the state, not from what a repair reports."""
 
 from dataclasses import dataclass, fields
 from functools import cache
@@ -32,7 +32,7 @@ def solved(kind: str) -> tuple[Problem, Certifier, Solution]:
 
 @dataclass(frozen=True)
 class Lie(Repaired):
-    """What a repair that lies may hand over."""
+    """What a lying repair may return."""
 
     violations: dict[str, float] | None = None
     objective: float | None = None

@@ -1,4 +1,4 @@
-"""Repairs that any problem has: the optimum from a prediction, the prediction where it keeps all laws, the default."""
+"""Repairs of any problem: the optimum from a prediction, the prediction if it satisfies all laws, the default."""
 
 from dataclasses import dataclass, replace
 
@@ -38,7 +38,7 @@ def subject(request: pytest.FixtureRequest) -> Subject:
 
 
 class Recorded:
-    """A solver that remembers how it was asked, and fails from a warm start if told to."""
+    """A solver that records how it was called, and fails from a warm start if told to."""
 
     def __init__(self, solver: Solver, fails: bool = False) -> None:
         self.solver, self.fails = solver, fails
@@ -54,7 +54,7 @@ class Recorded:
 
 
 class Marked(Repair):
-    """Says that it was asked."""
+    """Records that it was called."""
 
     def __init__(self) -> None:
         self.asked: list[Floats] = []
@@ -94,7 +94,7 @@ def test_a_prediction_is_close_when_it_hardly_violates_the_model(subject: Subjec
     assert subject.solver.violation(1.1 * subject.demand, subject.optimum.state) > CLOSE
 
 
-def test_where_the_start_leads_nowhere_it_goes_on_cold(subject: Subject) -> None:
+def test_if_the_warm_start_fails_it_continues_cold(subject: Subject) -> None:
     solver = Recorded(subject.solver, fails=True)
     found = Optimal(solver, subject.points)(subject.demand, shifted(subject, 0.05))
     assert solver.asked == ["warm", "cold"]
@@ -117,10 +117,10 @@ def test_where_there_is_no_optimum_there_is_no_solution(subject: Subject) -> Non
     assert (answer.status, answer.reason) == ("unsolvable", f"the solver ended with {found.status!r}")
 
 
-# ---------------------------------------------------------------- the prediction, where it will do
+# ---------------------------------------------------------------- the prediction, if it is feasible
 
 
-def test_a_prediction_is_kept_if_and_only_if_it_keeps_all_laws(subject: Subject) -> None:
+def test_a_prediction_is_kept_if_and_only_if_it_satisfies_all_laws(subject: Subject) -> None:
     other = Marked()
     repair = Kept(subject.problem.model, TOLERANCE, other)
     sizes = [0.0, 1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 1e-3, 1e-2]

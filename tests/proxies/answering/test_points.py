@@ -1,4 +1,4 @@
-"""Points solved beforehand: which demands they are of, and the file that keeps them."""
+"""Warm-start points: their demands, and the file that stores them."""
 
 import re
 from dataclasses import fields
@@ -53,8 +53,8 @@ def test_demands_without_a_solution_are_skipped(problem: Power, points: Points) 
     assert np.isfinite(found.states).all()
 
 
-def test_where_no_demand_has_a_solution_that_is_said(problem: Power) -> None:
-    with pytest.raises(ValueError, match="none of 2 demands like those trained on could be solved"):
+def test_an_error_if_no_demand_has_a_solution(problem: Power) -> None:
+    with pytest.raises(ValueError, match="none of 2 demands in the training range could be solved"):
         build(problem, np.outer((4.0, 5.0), problem.nominal))
 
 
@@ -119,13 +119,15 @@ def test_a_file_of_something_else_is_refused(problem: Power, tmp_path: Path) -> 
     (tmp_path / FILE).write_text("points\n")
     refused(tmp_path, problem, "is damaged or not a checkpoint")
     checkpoint.save(tmp_path / FILE, {"demands": torch.zeros(2, 28)}, {"format": "ldf-run-1"})
-    refused(tmp_path, problem, "does not hold points for a repair (ldf-points-1)")
+    refused(tmp_path, problem, "does not hold warm-start points (ldf-points-1)")
 
 
 def test_points_of_another_network_are_refused(problem: Power, points: Points, tmp_path: Path) -> None:
     points.save(tmp_path, problem)
     other = open_problem("power", "case14_ieee__api")
-    refused(tmp_path, other, "holds points of another network (case14_ieee) than case14_ieee__api as it is now")
+    refused(
+        tmp_path, other, "holds warm-start points of another network (case14_ieee) than case14_ieee__api as it is now"
+    )
 
 
 @pytest.mark.parametrize("name", ["demands", "states", "multipliers", "bounds", "extra.moved"])

@@ -1,4 +1,4 @@
-"""Drawing demands and labelling them: the same rows whoever solves them, whatever happens meanwhile."""
+"""Sampling and labelling demands: the same rows for any number of workers and interruptions."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from ldf.proxies.source import NetworkError
 
 QUICK = settings(deadline=None, max_examples=60)
 MIXED = Sampling("independent", 0.8, 1.5)
-"""Of case14 some draws cannot be solved."""
+"""Some samples of case14 cannot be solved."""
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_the_network_lies_with_its_data(made: Path, problem: Power, tmp_path: Pa
     with pytest.raises(NetworkError, match=r"one \.m file, and holds 2"):
         load_problem("power", tmp_path)
     for read in (lambda: open_problem("water", "x"), lambda: load_problem("water", made)):
-        with pytest.raises(ValueError, match="no problem 'water'; there are: power"):
+        with pytest.raises(ValueError, match="unknown problem 'water'; available: power"):
             read()
 
 
@@ -251,7 +251,7 @@ def test_a_shard_without_a_column_is_refused(made: Path, tmp_path: Path) -> None
     copied(made, tmp_path)
     shard = max(tmp_path.glob("shard-*.parquet"))
     pq.write_table(pq.read_table(shard).drop_columns("prices"), shard)
-    with pytest.raises(DatasetError, match=f"{shard} is damaged: it has not the columns draw, .* prices"):
+    with pytest.raises(DatasetError, match=f"{shard} is damaged: its columns should be draw, .* prices"):
         dataset.load(tmp_path)
 
 
@@ -366,7 +366,7 @@ def test_shards_that_cannot_be_trusted_are_refused_and_left_alone(
             }[what]
         )
     message = {
-        "renamed": "is damaged or has another's name: it says that it is shard 0",
+        "renamed": "is damaged or misnamed: its metadata name shard 0",
         "other seed": "belongs to another data set: its seed is 5, not 0",
     }.get(what, "is damaged or not a shard of a data set")
     broken = shard.read_bytes()

@@ -1,4 +1,4 @@
-"""The network that stands in for a solver: its closed-form base, its scaling, its bounds."""
+"""The network that replaces a solver: its closed-form base, its scaling, its bounds."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -235,7 +235,7 @@ def test_of_a_network_of_noise_and_its_opposite_one_is_silenced(data: dict[str, 
 # ---------------------------------------------------------------- predictions
 
 
-def test_answers_keep_their_bounds(data: dict[str, Dataset]) -> None:
+def test_answers_stay_within_their_bounds(data: dict[str, Dataset]) -> None:
     rows, problem = Rows.of(data["independent"]), data["independent"].problem
     low, high = torch.from_numpy(problem.lower), torch.from_numpy(problem.upper)
     wild = {bounded: built(data["independent"], replace(TUNED, bounded=bounded), 1e6) for bounded in (True, False)}

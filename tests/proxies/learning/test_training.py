@@ -26,7 +26,7 @@ from ldf.proxies.source import NetworkError
 from ldf.reproduce.tables import summary
 
 TRAINED = 43
-"""Of 60 rows 12 are to test on, and a tenth of the others to choose on."""
+"""12 of 60 rows are test rows, and a tenth of the others are validation rows."""
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +273,7 @@ def test_a_folder_with_another_run_is_refused(
     options = {"mode": "independent", "rows": 60, "data_seed": 0, **change}
     rows = data[options.pop("mode")].take(torch.arange(options.pop("rows")))
     rows = replace(rows, seed=options.pop("data_seed"))
-    with pytest.raises(CheckpointError, match=f"has another run: {reason}; take another folder"):
+    with pytest.raises(CheckpointError, match=f"has another run: {reason}; use another folder"):
         trained(rows, folder=tmp_path, **options)
     assert (tmp_path / FILE).read_bytes() == before
 
@@ -313,7 +313,7 @@ def test_damaged_and_foreign_models_are_refused(data: dict[str, Dataset], tmp_pa
         with pytest.raises(CheckpointError, match=r"does not hold the network it describes.*offset"):
             Trained.load(tmp_path)
     file.unlink()
-    with pytest.raises(CheckpointError, match="is not a finished run; `ldf train` makes one"):
+    with pytest.raises(CheckpointError, match="is not a finished run; `ldf train` creates one"):
         Trained.load(tmp_path)
 
 
@@ -414,7 +414,7 @@ def test_a_demand_off_the_line_of_shared_factors_is_told(data: dict[str, Dataset
     away = (turned - nominal).numpy()
     line = (nominal / nominal.norm()).numpy()
     share = 100 * float(((away - line * (away @ line)) ** 2).sum() ** 0.5) / float(turned.norm())
-    found = re.fullmatch(r"loads differ from each other as in no training row, by (.*) %", reason)
+    found = re.fullmatch(r"load proportions differ from those of all training rows, by (.*) %", reason)
     assert float(found[1]) == pytest.approx(share, rel=0.05)
 
 
@@ -538,7 +538,7 @@ def test_a_data_set_that_is_too_small_cannot_be_split(data: dict[str, Dataset]) 
 def test_the_data_set_of_another_network_cannot_be_scored_by_mistake(folders: dict[str, Path], data) -> None:
     other = data["independent"].problem
     assert dataset.load(folders["independent"], other).problem is other
-    with pytest.raises(DatasetError, match="its labels are not of its network"):
+    with pytest.raises(DatasetError, match="its labels are for another network than case"):
         dataset.load(folders["independent"], type(other).open("case5_pjm"))
 
 

@@ -1,4 +1,4 @@
-"""Answer demands with a trained network: predict, repair, certify, in one call, `Responder.open(folder)(demand)`."""
+"""Answer demands with a trained network: predict, repair and certify in one call, `Responder.open(folder)(demand)`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..data.labelling import DatasetError
 from ..learning.evaluation import outside
 from ..learning.training import Trained
 from ..problem import Floats
-from . import points as beforehand
+from . import points as warm
 from .certifier import Answer, Certifier
 from .points import Points
 from .quick import Quick
@@ -28,15 +28,15 @@ HOWS: tuple[How, ...] = ("fast", "projection", "optimal", "none")
 
 
 class Responder:
-    """Answers demands, one at a time or many together; all that it needs is built beforehand.
+    """Answers demands, one at a time or in batches; everything it needs is built in advance.
 
     Args:
         trained: the network.
-        points: demands that were solved beforehand; needed by "fast" and "optimal".
-        how: "fast": the fastest repair there is; "projection": the nearest feasible state; "optimal": the optimum by
-            the solver, from the prediction; "none": the prediction as it is.
-        tolerance: up to which an answer is certified.
-        gap: solve every certified demand too, when its answer is there, to say how far from the optimum its cost is.
+        points: warm-start points; needed by "fast" and "optimal".
+        how: "fast": the fastest repair available; "projection": the nearest feasible state; "optimal": the optimum, by
+            the solver from the prediction; "none": the prediction unchanged.
+        tolerance: tolerance of the certificate.
+        gap: also solve every certified demand, after it is answered, to report how far its cost is from the optimum.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Responder:
         if how not in HOWS:
             raise ValueError(f"repair must be one of {', '.join(HOWS)}, got {how!r}")
         if how in ("fast", "optimal") and points is None:
-            raise ValueError(f"repair {how!r} needs points solved beforehand: `Responder.open` finds or makes them")
+            raise ValueError(f"repair {how!r} needs warm-start points: `Responder.open` loads or computes them")
         problem = trained.problem
         self.trained, self.problem = trained, problem
         self.solver, self.certifier = problem.solver(), Certifier(problem, tolerance)
@@ -76,12 +76,12 @@ class Responder:
         gap: bool = False,
         progress: bool | None = None,
     ) -> Responder:
-        """From the folder of a run; points that a repair needs and the run has not are made, and kept there."""
+        """Open the folder of a run; warm-start points that a repair needs are computed and saved there if missing."""
         trained, points = Trained.load(folder), None
         if how in ("fast", "optimal"):
-            if not (folder / beforehand.FILE).exists():
-                said = f"{folder} has no points solved beforehand, which make repairs fast: solving {beforehand.COUNT}"
-                print(said, file=sys.stderr)
+            if not (folder / warm.FILE).exists():
+                message = f"{folder} has no warm-start points, which make repairs fast: solving {warm.COUNT}"
+                print(message, file=sys.stderr)
             points = points_of(trained, folder, progress)
         return cls(trained, points, how, tolerance, gap)
 
@@ -100,7 +100,7 @@ class Responder:
         return self._complete(demands[0], answer, found, prices, warning, time.perf_counter() - begun)
 
     def many(self, demands: Floats) -> list[Answer]:
-        """The answers to demands [B, D]; each takes an equal share of the time."""
+        """The answers to demands [B, D]; each reports an equal share of the time."""
         demands = self._checked(demands)
         begun = time.perf_counter()
         refused = [self._refused(demand) for demand in demands]
@@ -122,7 +122,7 @@ class Responder:
         return np.ascontiguousarray(demands, np.float64)
 
     def _refused(self, demand: Floats) -> Answer | None:
-        """The answer to a demand that is no demand."""
+        """The answer to a demand that is not finite; None if it is finite."""
         finite = np.isfinite(demand)
         if finite.all():
             return None
@@ -135,7 +135,7 @@ class Responder:
     def _complete(
         self, demand: Floats, answer: Answer, found: Repaired, prices: Any, warning: str | None, seconds: float
     ) -> Answer:
-        """With prices, and with the gap to the optimum where that is known or was asked for."""
+        """Add prices and, if the optimum is known or requested, the gap to it."""
         best = found.solution
         if best is not None:
             prices = self.problem.prices(best)
@@ -148,15 +148,15 @@ class Responder:
 
 
 def points_of(trained: Trained, folder: Path, progress: bool | None = None) -> Points:
-    """The points of a run; where it has none they are made, from its labels or else from the range of its demands."""
+    """The warm-start points of a run, computed from its labels or else from its range of demands if it has none."""
     problem = trained.problem
-    if (folder / beforehand.FILE).exists():
+    if (folder / warm.FILE).exists():
         return Points.load(folder, problem)
     try:
         labels = load_labels(Path(trained.facts.get("data", "")), problem)
-        demands = beforehand.spread(labels.split()[0].demand.numpy())
+        demands = warm.spread(labels.split()[0].demand.numpy())
     except DatasetError:
-        demands = beforehand.drawn(**{name: value.numpy() for name, value in trained.range.items()})
-    points = beforehand.build(problem, demands, progress)
+        demands = warm.drawn(**{name: value.numpy() for name, value in trained.range.items()})
+    points = warm.build(problem, demands, progress)
     points.save(folder, problem)
     return points

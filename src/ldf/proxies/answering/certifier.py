@@ -1,7 +1,7 @@
-"""Certify: say of a state how far every law is from holding, and what it costs.
+"""Certify a state: how far it violates each constraint, and its cost.
 
-All of it is computed from the state itself, by the compiled laws of the problem's program. Of what a repair says only
-one thing counts: that there is no state to judge, because the solver failed.
+Everything is computed from the state itself, by the compiled laws of the problem's program. Only one statement of a
+repair is used: that there is no state to certify, because the solver failed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..program import Program
 from .repair import Repaired
 
 FREE = 1e-3
-"""An optimum that costs less than this, in the objective's unit, costs nothing: there is no gap relative to it."""
+"""An optimum that costs less than this, in the objective's unit, counts as free and has no relative gap."""
 
 
 @dataclass(frozen=True)
@@ -28,28 +28,28 @@ class Answer:
 
     state: Floats
     status: str
-    """"certified": every law holds; "uncertified": some does not; "unsolvable": no feasible state was found."""
+    """"certified": every constraint is satisfied; "uncertified": one is not; "unsolvable": no feasible state found."""
     reason: str
-    """What stands in the way, or nothing."""
+    """Why the answer is not certified; empty if it is."""
     tolerance: float
-    """Up to which ν a law holds, per unit or radians."""
+    """Largest ν at which a constraint counts as satisfied, per unit or radians."""
     repair: str
-    """The route taken."""
+    """Name of the repair used."""
     objective: float
     moved: dict[str, float]
     """100·‖ȳ − ŷ‖₂/‖ŷ‖₂ by control."""
     violations: dict[str, float]
-    """The largest ν of every law."""
+    """Largest ν of every law."""
     gap: float | None = None
-    """100·(cost − optimum)/optimum, where the optimum is known and costs something."""
+    """100·(cost − optimum)/optimum, if the optimum is known and not free."""
     seconds: float = 0.0
-    """To predict, to repair and to certify."""
+    """Time to predict, repair and certify."""
     warning: str | None = None
     prices: Floats | None = None
-    """[K] predicted or, where a solver found the optimum, its own."""
+    """[K] predicted prices or, if a solver found the optimum, those of the optimum."""
 
     def beside(self, optimum: float | None) -> Answer:
-        """The same, with the gap to the cost of the optimum."""
+        """A copy with the gap to the cost of the optimum."""
         if optimum is None or abs(optimum) <= FREE:
             return self
         return replace(self, gap=100 * (self.objective - optimum) / abs(optimum))
@@ -60,11 +60,11 @@ class Answer:
 
 
 class Certifier:
-    """Puts certificates to states.
+    """Certifies states.
 
     Args:
-        problem: whose laws count.
-        tolerance: the largest ν of any law that is certified, per unit or radians.
+        problem: the problem whose laws are checked.
+        tolerance: the largest ν of any law in a certified state, per unit or radians.
     """
 
     def __init__(self, problem: Problem, tolerance: float) -> None:
@@ -75,11 +75,11 @@ class Certifier:
         self.program.prepare("check")
 
     def certify(self, demand: Floats, prediction: Floats, found: Repaired) -> Answer:
-        """The certificate of one repaired state."""
+        """Certify one repaired state."""
         return self.many(demand[None], prediction[None], [found])[0]
 
     def many(self, demands: Floats, predictions: Floats, found: Sequence[Repaired]) -> list[Answer]:
-        """The certificates of states repaired for demands [B, D] from predictions [B, S]."""
+        """Certify states repaired for demands [B, D] from predictions [B, S]."""
         if not found:
             return []
         states = np.array([each.state for each in found])
@@ -121,7 +121,7 @@ class Certifier:
         """Repair one prediction and certify the answer.
 
         Args:
-            optimum: the cost of the optimal state, or demand → that cost, asked for certified answers only.
+            optimum: the cost of the optimal state, or demand → that cost, called for certified answers only.
             predicted_in: the seconds that the prediction took.
         """
         begun = time.perf_counter()
@@ -133,7 +133,7 @@ class Certifier:
 
 
 def distances(problem: Problem, before: Floats, after: Floats) -> dict[str, float]:
-    """100·‖ȳ − ŷ‖₂/‖ŷ‖₂ of one state, by control: the paper's third table."""
+    """100·‖ȳ − ŷ‖₂/‖ŷ‖₂ of one state, by control, as in the paper's third table."""
     found = {}
     for name, quantity in problem.controls.items():
         part = problem.quantities[quantity]

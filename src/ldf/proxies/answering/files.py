@@ -1,4 +1,4 @@
-"""Demands from a user's file, answers to one: CSV or Parquet, in the units people use."""
+"""Read demands from a user's file and write answers to one: CSV or Parquet, in display units."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .certifier import Answer
 
 
 def read_demands(path: Path, problem: Problem) -> Floats:
-    """[B, D] from a file with a row for each demand; what its columns are called, the problem says."""
+    """[B, D] from a file with one row per demand; the problem defines the names of the columns."""
     columns = read_columns(path, "demands")
     try:
         return problem.demands(columns, len(next(iter(columns.values()))))
@@ -21,7 +21,7 @@ def read_demands(path: Path, problem: Problem) -> Floats:
 
 
 def write_answers(path: Path, problem: Problem, answers: Sequence[Answer]) -> None:
-    """A row for each answer: its certificate, then its state and prices; an unsolvable demand has neither."""
+    """Write one row per answer: its certificate, then its state and prices; an unsolvable demand has neither."""
     rows = [_flat(problem, answer) for answer in answers]
     names = list(dict.fromkeys(name for row in rows for name in row))
     write_columns(path, {name: [row.get(name) for row in rows] for name in names})

@@ -1,6 +1,6 @@
-"""What a repair can know beforehand: solved demands, with their multipliers, and what a problem computes there.
+"""Warm-start points: solved demands with their multipliers, and the sensitivities that a problem computes there.
 
-Kept in a file beside a trained network, and made anew where there is none.
+Stored in a file next to a trained network, and recomputed if there is none.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ..problem import Floats, Ints, Problem
 FORMAT = "ldf-points-1"
 FILE = "points.safetensors"
 COUNT = 64
-"""Points to have."""
+"""Number of points."""
 ATTEMPTS = 4
-"""Demands to try for each of them, at most: some have no solution."""
+"""Maximum number of demands to try per point: some have no solution."""
 
 
 class Nearest:
-    """Which of demands [K, D] is the nearest to others.
+    """Finds the nearest of demands [K, D].
 
-    Measured in the r directions that they span from their mean, which leaves the order as it is: one factor for all
-    loads makes r = 1. There ‖a − b‖² without ‖b‖² is enough.
+    Distances are measured in the r directions that these demands span from their mean, which does not change the order;
+    r = 1 if all loads share one factor. ‖a − b‖² without ‖b‖² is enough.
     """
 
     def __init__(self, demands: Floats) -> None:
@@ -43,11 +43,11 @@ class Nearest:
         self.at, self.sizes = np.ascontiguousarray(at.T), np.square(at).sum(1)
 
     def __call__(self, demands: Floats) -> Ints:
-        """[B] for demands [B, D]."""
+        """[B] index of the nearest, for demands [B, D]."""
         return self._nearest((demands - self.mean) @ self.span)
 
     def measured(self, demands: Floats) -> tuple[Ints, Floats]:
-        """[B] for demands [B, D], and how far away each is in those directions, [B]."""
+        """[B] index of the nearest, for demands [B, D], and its distance in those directions, [B]."""
         along = (demands - self.mean) @ self.span
         found = self._nearest(along)
         return found, np.sqrt(np.square(along - self.at[:, found].T).sum(1))
@@ -59,31 +59,31 @@ class Nearest:
 
 @dataclass(frozen=True)
 class Points:
-    """K solved demands [K, D]: states [K, S], and multipliers of constraints [K, m] and of bounds [K, S]."""
+    """K warm-start points: demands [K, D], states [K, S], multipliers of constraints [K, m] and of bounds [K, S]."""
 
     demands: Floats
     states: Floats
     multipliers: Floats
     bounds: Floats
     extra: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """What the problem's own fast repair computed there."""
+    """Data of the problem's own fast repair (`Problem.sensitivities`)."""
 
     def __len__(self) -> int:
         return len(self.demands)
 
     @cached_property
     def nearest(self) -> Nearest:
-        """Demands [B, D] → the nearest point to each, [B]."""
+        """Demands [B, D] → index of the nearest point, [B]."""
         return Nearest(self.demands)
 
     def start(self, demand: Floats, prediction: Floats) -> Solution:
-        """A predicted state with the multipliers of the nearest point; that point's own state if it is no number."""
+        """A predicted state with the nearest point's multipliers; if it is not finite, that point's state."""
         k = int(self.nearest(demand[None])[0])
         state = prediction if np.isfinite(prediction).all() else self.states[k]
         return Solution("predicted", float("nan"), state, self.multipliers[k], self.bounds[k], 0, 0.0)
 
     def save(self, folder: Path, problem: Problem) -> None:
-        """Write them beside a run."""
+        """Write the points to the folder of a run."""
         own = ("demands", "states", "multipliers", "bounds")
         arrays = {name: getattr(self, name) for name in own} | {f"extra.{k}": v for k, v in self.extra.items()}
         tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
@@ -91,17 +91,17 @@ class Points:
 
     @classmethod
     def load(cls, folder: Path, problem: Problem) -> Points:
-        """Read what `save` wrote; refused if it is damaged or of another network."""
+        """Read what `save` wrote; raises if it is damaged or for another network."""
         path = folder / FILE
         tensors, facts = load(path)
         if facts.get("format") != FORMAT:
             raise CheckpointError(
-                f"{path} does not hold points for a repair ({FORMAT}); remove it to have them made anew"
+                f"{path} does not hold warm-start points ({FORMAT}); remove it to have them recomputed"
             )
         if facts.get("fingerprint") != problem.fingerprint:
             raise CheckpointError(
-                f"{path} holds points of another network ({facts.get('case')}) than {problem.name} as it is now; "
-                "remove it to have them made anew"
+                f"{path} holds warm-start points of another network ({facts.get('case')}) than {problem.name} "
+                "as it is now; remove it to have them recomputed"
             )
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         extra = {name.partition(".")[2]: arrays.pop(name) for name in list(arrays) if name.startswith("extra.")}
@@ -119,7 +119,7 @@ class Points:
 
 
 def build(problem: Problem, demands: Floats, progress: bool | None = None) -> Points:
-    """Solve the first `COUNT` of demands [n, D] that have a solution, each from the one before."""
+    """Solve the first `COUNT` of demands [n, D] that have a solution, each warm-started from the one before."""
     solver = problem.solver()
     found: list[Solution] = []
     kept: list[Floats] = []
@@ -135,7 +135,7 @@ def build(problem: Problem, demands: Floats, progress: bool | None = None) -> Po
         if len(found) == COUNT:
             break
     if not found:
-        raise ValueError(f"none of {len(demands[: ATTEMPTS * COUNT])} demands like those trained on could be solved")
+        raise ValueError(f"none of {len(demands[: ATTEMPTS * COUNT])} demands in the training range could be solved")
     points = Points(
         np.array(kept),
         np.array([solution.state for solution in found]),
@@ -146,7 +146,7 @@ def build(problem: Problem, demands: Floats, progress: bool | None = None) -> Po
 
 
 def spread(demands: Floats) -> Floats:
-    """`COUNT` of demands [n, D], evenly spread along the direction in which they vary most, in that order."""
+    """`COUNT` of demands [n, D], evenly spread along the direction of largest variance, in that order."""
     away = demands - demands.mean(0)
     _, _, directions = np.linalg.svd(away[:: max(1, len(away) // 512)], full_matrices=False)
     order = np.argsort(away @ directions[0], kind="stable")
@@ -155,7 +155,7 @@ def spread(demands: Floats) -> Floats:
 
 
 def drawn(low: Floats, high: Floats, centre: Floats, span: Floats) -> Floats:
-    """[n, D] demands within bounds [D], in the directions [D, r] that training demands span from their centre [D]."""
+    """[n, D] random demands within bounds [D], in the directions [D, r] that training demands span from centre [D]."""
     rng = np.random.default_rng(0)
     ways = rng.normal(size=(ATTEMPTS * COUNT, span.shape[1])) @ span.T
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,7 +1,7 @@
-"""A trained network for one demand at a time: the numbers of `Proxy.predict`, in a fraction of its time.
+"""A trained network for one demand at a time: the same numbers as `Proxy.predict`, in a fraction of its time.
 
-On one row most of a tensor library's time goes into calling it, and most of a bent base's into hinges that one lookup
-replaces: Σ w_k max(0, u − k) over the knots below u is u Σ w_k − Σ k w_k, and both sums are known beforehand.
+On one row most of a tensor library's time is call overhead, and most of the base's time goes into hinges that one
+lookup replaces: Σ w_k max(0, u − k) over the knots below u is u Σ w_k − Σ k w_k, and both sums are precomputed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .points import Nearest
 
 
 class Quick:
-    """Demand [D] in, state [S] out, by arrays.
+    """Demand [D] in, state [S] out, in NumPy.
 
     Args:
         proxy: the network.
-        memory: with a hot start, the earlier demands and states to start from; the nearest is taken.
+        memory: with a hot start, the earlier demands and states to start from; the nearest is used.
     """
 
     def __init__(self, proxy: Proxy, memory: Rows | None) -> None:

@@ -1,7 +1,7 @@
-"""Repair: move a prediction to a feasible state. Whether it is one, the certifier says.
+"""Repair: turn a prediction into a feasible state. The certifier checks whether it is feasible.
 
-A repair takes a demand and a prediction and gives a state. The paper's repair is the projection: the feasible state
-with the least squared distance in the controls.
+A repair takes a demand and a prediction and returns a state. The paper's repair is the projection: the feasible state
+with the smallest squared distance in the controls.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ..program import Program
 from .points import Points
 
 CLOSE = 1e-2
-"""A prediction that violates no constraint of the model by more than this, per unit, is taken to be nearly optimal."""
+"""A prediction that violates no constraint of the model by more than this, per unit, counts as nearly optimal."""
 
 
 @dataclass(frozen=True)
 class Repaired:
-    """A state, which repair made it, and what that repair did."""
+    """A repaired state, the repair that produced it, and the outcome."""
 
     state: Floats
     repair: str
-    """The route taken."""
+    """Name of the repair."""
     status: str
-    """"predicted": left as it was; "corrected"; "projected"; "optimal"; or the solver's word for how it failed."""
+    """"predicted": unchanged; "corrected"; "projected"; "optimal"; or the status of a solver that failed."""
     solved: bool = True
-    """Whether there is a state to judge: not where a solver failed."""
+    """Whether there is a state to certify; False if a solver failed."""
     solution: Solution | None = None
-    """With its multipliers, where a solver found the optimum."""
+    """The optimum with its multipliers, if a solver found it."""
 
 
 class Repair(ABC):
@@ -43,7 +43,7 @@ class Repair(ABC):
         """The state for a demand [D], from a prediction [S]."""
 
     def prepare(self) -> None:
-        """Build now what the first call would build otherwise."""
+        """Build in advance what the first call would otherwise build."""
         return
 
     def many(self, demands: Floats, predictions: Floats) -> list[Repaired]:
@@ -55,12 +55,12 @@ class Untouched(Repair):
     """No repair: the prediction itself."""
 
     def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
-        """The prediction as it is."""
+        """The prediction, unchanged."""
         return Repaired(prediction, "none", "predicted")
 
 
 class Projection(Repair):
-    """The paper's proximal operator, by the solver; where it fails, the optimum itself, from a cold start."""
+    """The paper's proximal operator, by the solver; if that fails, the optimum from a cold start."""
 
     def __init__(self, solver: Solver) -> None:
         self.solver = solver
@@ -73,12 +73,12 @@ class Projection(Repair):
         return _optimum(self.solver.solve(demand))
 
     def prepare(self) -> None:
-        """The graphs of both solvers."""
+        """Build both solvers."""
         self.solver.prepare("project", "cold")
 
 
 class Optimal(Repair):
-    """The optimum, by the solver, from the prediction and the multipliers of a demand nearby; cold where that fails."""
+    """The optimum, by a solver warm-started from the prediction and a nearby point's multipliers, or else cold."""
 
     def __init__(self, solver: Solver, points: Points) -> None:
         self.solver, self.points = solver, points
@@ -92,18 +92,18 @@ class Optimal(Repair):
         return _optimum(found)
 
     def prepare(self) -> None:
-        """The graphs of the solver, from any start."""
+        """Build the solver for warm and cold starts."""
         self.solver.prepare("warm", "cold")
 
 
 class Kept(Repair):
-    """The prediction itself where it keeps every law already; elsewhere another repair."""
+    """The prediction itself if it already satisfies every constraint; otherwise another repair."""
 
     def __init__(self, program: Program, tolerance: float, other: Repair) -> None:
         self.program, self.tolerance, self.other = program, tolerance, other
 
     def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
-        """The prediction, or what the other repair makes of it."""
+        """The prediction, or the result of the other repair."""
         return self.many(demand[None], prediction[None])[0]
 
     def many(self, demands: Floats, predictions: Floats) -> list[Repaired]:
@@ -117,16 +117,16 @@ class Kept(Repair):
         ]
 
     def prepare(self) -> None:
-        """The compiled laws, and what the other repair needs."""
+        """Build the compiled laws, and what the other repair needs."""
         self.program.prepare("check")
         self.other.prepare()
 
 
 def fastest(problem: Problem, points: Points, tolerance: float) -> Repair:
-    """A problem's own fast repair; where it has none the prediction, or its projection where that breaks a law."""
+    """A problem's own fast repair; by default the prediction if feasible, else its projection."""
     return problem.fast(points, tolerance) or Kept(problem.model, tolerance, Projection(problem.solver()))
 
 
 def _optimum(found: Solution) -> Repaired:
-    """What a solver found, or how it failed."""
+    """Result of a solver, solved or failed."""
     return Repaired(found.state, "solver", found.status, found.solved, found if found.solved else None)

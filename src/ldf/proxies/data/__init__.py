@@ -1,1 +1,1 @@
-"""Labelled demands: sampled, solved, kept in files, read again."""
+"""Labelled demands: sampled, solved, written to files and read."""

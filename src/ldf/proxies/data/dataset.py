@@ -1,4 +1,4 @@
-"""Labelled demands in memory, as `labelling.py` left them on disk."""
+"""Labelled demands in memory, read from the files that `labelling.py` writes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .labelling import DatasetError, Origin, read_manifest, read_shard, schema, 
 from .sampling import Sampling
 
 RARE = 0.005
-"""The share of prices that count as rare, on either side."""
+"""Fraction of prices that count as rare, on either side."""
 TEST_SHARE = 0.2
-"""The paper's 80/20 split."""
+"""Fraction of test rows: the paper's 80/20 split."""
 VALIDATION_SHARE = 0.1
-"""Of the training rows: for choosing, never for reporting."""
+"""Fraction of the training rows for model selection, never for reporting."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """n rows: a demand [D], its optimal state [S] and the prices there [K]; with a hot start also an earlier demand's.
+    """n rows: a demand [D], its optimal state [S] and its prices [K]; with a hot start also those of an earlier demand.
 
-    Rows are independent draws, and every row has an earlier state of its own: no state is on both sides of the split.
-    There are no prices where the problem has none.
+    Rows are independent samples, and every row has its own earlier state, so no state is on both sides of the split.
+    There are no prices if the problem has none.
     """
 
     problem: Problem
@@ -56,27 +56,27 @@ class Dataset:
 
     @property
     def parts(self) -> Mapping[str, slice]:
-        """The parts of what is learnt."""
+        """The parts of the learnt vector."""
         return self.problem.quantities
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """[S] lower and upper of what is learnt."""
+        """[S] lower and upper bounds of the learnt vector."""
         return self.problem.lower, self.problem.upper
 
     def priced(self) -> Priced | None:
-        """The same rows with prices in the place of states; None where the problem has no prices."""
+        """The same rows with prices in place of states; None if the problem has no prices."""
         if not self.problem.priced:
             return None
         return Priced(**{**self.__dict__, "state": self.prices, "earlier_state": self.earlier_prices})
 
     def take(self, rows: Tensor) -> Dataset:
-        """Some of the rows."""
+        """A subset of the rows."""
         taken: dict[str, Any] = {name: v[rows] for name, v in self.__dict__.items() if isinstance(v, Tensor)}
         return replace(self, **taken)
 
     def split(self) -> tuple[Dataset, Dataset]:
-        """(training, test): the last fifth of the rows is for testing, whatever the seed of a training run."""
+        """(training, test): the last fifth of the rows is for testing, regardless of the training seed."""
         cut = len(self) - max(1, round(TEST_SHARE * len(self)))
         if cut < 1:
             raise DatasetError(f"{len(self)} rows are too few to train and to test")
@@ -85,22 +85,22 @@ class Dataset:
 
 
 class Priced(Dataset):
-    """Rows whose states are prices: whatever learns states learns these in the same way."""
+    """Rows with prices in place of states, so that prices are learnt in the same way."""
 
     @property
     def parts(self) -> Mapping[str, slice]:
-        """The parts of a vector of prices."""
+        """The parts of a price vector."""
         return self.problem.priced
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:
-        """[K] the span of these prices."""
+        """[K] smallest and largest of these prices."""
         return self.state.amin(0).numpy(), self.state.amax(0).numpy()
 
     def cut(self) -> Priced:
-        """Prices cut to where all but `RARE` of each node's lie, on either side.
+        """Clip each node's prices to their range without a fraction `RARE` on either side.
 
-        Scarcity prices have no upper end, and a few of them would rule the squared error.
+        Scarcity prices have no upper limit, and a few of them would dominate the squared error.
         """
         rows = len(self) - 1
         ordered = self.state.sort(0).values
@@ -109,38 +109,38 @@ class Priced(Dataset):
 
 
 def divide(data: Dataset, seed: int) -> tuple[Dataset, Dataset]:
-    """Training rows into those to fit and those to choose on."""
+    """Split training rows into rows to fit and validation rows."""
     order = torch.from_numpy(np.random.default_rng([seed, 1]).permutation(len(data)))
     held = max(1, round(VALIDATION_SHARE * len(data)))
     if len(data) - held < 2:
-        raise ValueError(f"{len(data)} training rows are too few: 2 are needed to fit and 1 to choose on")
+        raise ValueError(f"{len(data)} training rows are too few: 2 are needed to fit and 1 to validate")
     return data.take(order[held:]), data.take(order[:held])
 
 
 def load(folder: Path, problem: Problem | None = None) -> Dataset:
-    """Read a finished data set; refused if a part is missing, damaged or not its own."""
+    """Read a finished data set; raises if a part is missing, damaged or belongs to another data set."""
     manifest = read_manifest(folder)
     if not manifest["complete"]:
-        raise DatasetError(f"{folder} is not finished: run the same `ldf label` again, and it goes on where it stopped")
+        raise DatasetError(f"{folder} is not finished: run the same `ldf label` again to resume it")
     problem = problem or load_problem(manifest["kind"], folder)
     if problem.fingerprint != manifest["fingerprint"]:
         raise DatasetError(
-            f"{folder}: its labels are not of its network ({problem.name}): the network's file was changed"
+            f"{folder}: its labels are for another network than {problem.name}: the network's file was changed"
         )
     names = {name: manifest[name] for name in Origin.__dataclass_fields__ if name != "sampling"}
     origin = Origin(**names, sampling=Sampling(**manifest["sampling"]))
     paths = [shard_path(folder, number) for number in range(manifest["draws"] // origin.shard)]
     missing = [path for path in paths if not path.exists()]
     if missing:
-        raise DatasetError(f"{missing[0]} is missing; run the same `ldf label` again to make it anew")
+        raise DatasetError(f"{missing[0]} is missing; run the same `ldf label` again to recreate it")
     shards = [read_shard(path, origin)[0] for path in paths]
     wanted = schema(problem, origin.sampling)
     for path, shard in zip(paths, shards, strict=True):
         if shard.schema != wanted:
-            raise DatasetError(f"{path} is damaged: it has not the columns {', '.join(wanted.names)} of its network")
+            raise DatasetError(f"{path} is damaged: its columns should be {', '.join(wanted.names)}")
     table = pa.concat_tables(shards).slice(0, manifest["rows"])
     if table.num_rows < manifest["rows"]:
-        raise DatasetError(f"{folder} has {table.num_rows} rows, {manifest['rows']} were promised")
+        raise DatasetError(f"{folder} has {table.num_rows} rows, not the {manifest['rows']} in its manifest")
     return Dataset(
         problem=problem,
         sampling=origin.sampling,

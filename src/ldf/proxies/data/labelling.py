@@ -1,4 +1,4 @@
-"""Label demands with their optimal states, on all cores, into Parquet shards that a killed run goes on with."""
+"""Label demands with their optimal states, on all cores, into Parquet shards from which a killed run resumes."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from .sampling import Sampling
 FORMAT = "ldf-dataset-1"
 MANIFEST = "dataset.json"
 HOPELESS = 200
-"""After so many draws without a single solution labelling stops."""
+"""Labelling stops after this many samples without a single solution."""
 ANCHORS = 21
-"""Solutions of the nominal demand times so many factors, as warm starts."""
+"""Number of factors on the nominal demand whose solutions serve as warm starts."""
 FINE = 81
-"""Where there may be several local optima: close enough together to follow each of them from one to the next."""
+"""The same if there may be several local optima: close enough to follow each of them from one to the next."""
 BRANCHES = 6
-"""Local optima of an anchor to start from, at most."""
+"""Maximum number of local optima per anchor."""
 
 
 class DatasetError(ValueError):
-    """A data set that is damaged, unfinished, or not the one that was asked for."""
+    """A data set is damaged, unfinished, or not the requested one."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """All that decides which rows a data set has."""
+    """Everything that determines the rows of a data set."""
 
     kind: str
     case: str
     fingerprint: str
     seed: int
     shard: int
-    """Draws to a shard."""
+    """Samples per shard."""
     sampling: Sampling
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """As a JSON object."""
         return {"format": FORMAT, **asdict(self)}
 
 
 class Labeller:
-    """Solves draws, each from the nearest of a few solutions computed beforehand, whatever was solved before it."""
+    """Solves samples, each from the nearest of a few precomputed solutions, independently of the samples before it."""
 
     def __init__(self, problem: Problem, origin: Origin) -> None:
         self.problem, self.origin = problem, origin
@@ -69,17 +69,17 @@ class Labeller:
             self._follow(range(count - 2, -1, -1), +1)
 
     def _follow(self, order: range, back: int) -> None:
-        """Follow every optimum of an anchor to the next one: an optimum found once is known wherever it exists."""
+        """Follow every optimum of an anchor to the next one, so an optimum found once is known wherever it exists."""
         for i in order:
             demand = self.problem.nominal * self.factors[i]
             carried = [self.solver.solve(demand, known) for known in self.anchors[i + back]]
             self.anchors[i] = distinct([*self.anchors[i], *carried])[:BRANCHES]
 
     def solve(self, demand: Floats, start: Solution | None = None) -> Solution:
-        """The optimum, from a solution at hand or else the nearest anchor; cold where that leads nowhere.
+        """The optimum, from a given solution or else the nearest anchor; from a cold start if that fails.
 
-        Where there may be several local optima, from all that the two nearest anchors have; if one of them has more
-        than one, cold as well. The cheapest counts.
+        If there may be several local optima, all optima of the two nearest anchors are starts; if one of these anchors
+        has more than one, cold starts are added. The cheapest result is returned.
         """
         starts = [] if start is None else [start]
         near: list[list[Solution]] = []
@@ -99,7 +99,7 @@ class Labeller:
         return self.solver.solve(demand)
 
     def shard(self, number: int) -> pa.Table:
-        """The solved draws of a shard as a table; how many failed, and why, is in its metadata."""
+        """The solved samples of a shard as a table; its metadata count the failures by reason."""
         origin, problem = self.origin, self.problem
         rows: dict[str, list[Any]] = {name: [] for name in schema(problem, origin.sampling).names}
         failures: Counter[str] = Counter()
@@ -131,7 +131,7 @@ class Labeller:
 
 
 def schema(problem: Problem, sampling: Sampling) -> pa.Schema:
-    """The columns of a shard: demands [D] and states [S] in the problem's own units, prices [K] in people's."""
+    """The columns of a shard: demands [D] and states [S] in the problem's own units, prices [K] in display units."""
     demand = pa.list_(pa.float64(), len(problem.nominal))
     state = pa.list_(pa.float64(), len(problem.lower))
     prices = pa.list_(pa.float64(), len(problem.nodes) * len(problem.priced))
@@ -145,7 +145,7 @@ def schema(problem: Problem, sampling: Sampling) -> pa.Schema:
 
 
 def as_table(rows: dict[str, list[Any]], schema: pa.Schema, facts: dict[str, Any]) -> pa.Table:
-    """Lists of numbers and vectors as an Arrow table with the facts in its metadata."""
+    """Lists of numbers and vectors as an Arrow table, with the facts in its metadata."""
     arrays = []
     for field in schema:
         values = rows[field.name]
@@ -158,7 +158,7 @@ def as_table(rows: dict[str, list[Any]], schema: pa.Schema, facts: dict[str, Any
 
 
 def read_shard(path: Path, origin: Origin) -> tuple[pa.Table, dict[str, Any]]:
-    """A shard and its facts; refused if it is damaged or of another data set."""
+    """A shard and its facts; raises if it is damaged or belongs to another data set."""
     try:
         table = pq.read_table(path, page_checksum_verification=True)
         facts = json.loads((table.schema.metadata or {})[b"ldf"])
@@ -168,25 +168,25 @@ def read_shard(path: Path, origin: Origin) -> tuple[pa.Table, dict[str, Any]]:
         if facts.get(name) != value:
             raise DatasetError(f"{path} belongs to another data set: its {name} is {facts.get(name)!r}, not {value!r}")
     if path.name != shard_path(path.parent, facts.get("number", -1)).name:
-        raise DatasetError(f"{path} is damaged or has another's name: it says that it is shard {facts.get('number')}")
+        raise DatasetError(f"{path} is damaged or misnamed: its metadata name shard {facts.get('number')}")
     return table, facts
 
 
 def shard_path(folder: Path, number: int) -> Path:
-    """Where shard `number` lies."""
+    """Path of shard `number`."""
     return folder / f"shard-{number:05d}.parquet"
 
 
 @lru_cache(maxsize=1)
 def _labeller(cls: type[Problem], folder: str, origin: Origin) -> Labeller:
-    """One labeller for each process: building it costs as much as hundreds of solves."""
+    """One labeller per process: building it costs as much as hundreds of solves."""
     return Labeller(cls.load(Path(folder)), origin)
 
 
 def _work(cls: type[Problem], folder: str, origin: Origin, number: int) -> tuple[int, int, dict[str, int]]:
     """Label one shard in a worker: (its number, rows solved, failures by reason).
 
-    The class comes by name or, from a notebook, by value: a worker need not know the problem's kind.
+    The class is passed by name or, from a notebook, by value: a worker need not know the problem's kind.
     """
     table = _labeller(cls, folder, origin).shard(number)
     write_table(table, shard_path(Path(folder), number))
@@ -203,13 +203,13 @@ def label(
     workers: int | None = None,
     progress: bool | None = None,
 ) -> dict[str, Any]:
-    """Draw and solve until there are `rows` solved demands in the folder; shards already there are kept.
+    """Sample and solve until the folder has `rows` solved demands; existing shards are kept.
 
-    Draws are numbered, and a data set has the first `rows` that could be solved: the same ones however many workers
-    there are and however often the run was stopped.
+    Samples are numbered, and a data set has the first `rows` that could be solved: the same rows for any number of
+    workers and of interruptions.
 
     Returns:
-        what the manifest holds.
+        the contents of the manifest.
     """
     from joblib import Parallel, cpu_count, delayed
 
@@ -231,7 +231,7 @@ def label(
 
     before = set(done)
 
-    # Copies of `done`: joblib asks `missing` in a thread of its own, while `done` grows in this one.
+    # Copies of `done`: joblib calls `missing` in its own thread, while this one adds to `done`.
     def solved() -> int:
         return sum(count for count, _ in list(done.values()))
 
@@ -239,7 +239,7 @@ def label(
         return sum((Counter(failed) for _, failed in list(done.values())), Counter())
 
     def missing() -> Iterator[int]:
-        # Asked for as workers fall idle. Shards before the last are always finished: draws stay without a gap.
+        # Called as workers become idle. Shards before the last are always finished, so samples have no gaps.
         number = 0
         while number <= max(done, default=-1) or solved() < rows:
             if not solved() and sum(failures().values()) >= HOPELESS:
@@ -260,7 +260,7 @@ def label(
         )
     total = 0
     for number in sorted(done):
-        if total >= rows:  # beyond what is needed: several workers finish more than one alone
+        if total >= rows:  # not needed: several workers may finish extra shards
             if number not in before:
                 shard_path(folder, number).unlink(missing_ok=True)
             del done[number]
@@ -277,7 +277,7 @@ def _reasons(failures: Counter[str]) -> str:
 
 
 def _settle(problem: Problem, rows: int, sampling: Sampling, folder: Path, seed: int) -> Origin:
-    """The origin of the folder's data set: written down before the first shard, and the same ever after."""
+    """The origin of the folder's data set: written before the first shard, and fixed from then on."""
     path = folder / MANIFEST
     shard = max(10, min(100, rows // 40))
     if path.exists():
@@ -289,7 +289,7 @@ def _settle(problem: Problem, rows: int, sampling: Sampling, folder: Path, seed:
             if held[name] != value:
                 raise DatasetError(
                     f"{folder} has another data set: its {name} is {held[name]!r}, not {value!r}; "
-                    "take another folder, or remove this one"
+                    "use another folder, or remove this one"
                 )
     manifest = {**origin.to_dict(), "rows": rows, "complete": False}
     write_whole(path, json.dumps(manifest, indent=1) + "\n")
@@ -297,12 +297,12 @@ def _settle(problem: Problem, rows: int, sampling: Sampling, folder: Path, seed:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a folder says of its data set."""
+    """The manifest of a folder's data set."""
     path = folder / MANIFEST
     try:
         held = json.loads(path.read_text())
     except FileNotFoundError:
-        raise DatasetError(f"{folder} has no {MANIFEST}: it is not a data set; `ldf label` makes one") from None
+        raise DatasetError(f"{folder} has no {MANIFEST}: it is not a data set; `ldf label` creates one") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DatasetError(f"{path} is damaged: {error}") from error
     needed = Origin.__dataclass_fields__.keys()

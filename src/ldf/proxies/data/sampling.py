@@ -1,4 +1,4 @@
-"""Which demands to learn from: nominal demands, each load changed by itself or all together."""
+"""Sampling of the demands to learn from: nominal demands with each load, or all loads together, scaled."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Mode = Literal["independent", "shared"]
 
 @dataclass(frozen=True)
 class Sampling:
-    """Draws of demands d = f·d⁰, with d⁰ nominal and factors f in [low, high].
+    """Random demands d = f·d⁰, with nominal demand d⁰ and factors f in [low, high].
 
     Args:
-        mode: "independent" has a factor for each load, "shared" one for all of them.
+        mode: "independent" draws a factor for each load, "shared" one factor for all loads.
         low: the smallest factor.
-        high: the largest.
-        noise: each load is multiplied by 1 + U(−noise, noise) besides.
-        hot_start: with h > 0 a draw is a pair: an earlier demand as above, and one that differs from it by the factor
-            1 + U(−h, h), for each load or for all, as the mode has it. 0: no pairs.
+        high: the largest factor.
+        noise: each load is also multiplied by 1 + U(−noise, noise).
+        hot_start: with h > 0 a sample is a pair: an earlier demand as above, and one that differs from it by the factor
+            1 + U(−h, h), for each load or for all, depending on the mode. 0: no pairs.
     """
 
     mode: Mode = "shared"
@@ -42,9 +42,9 @@ class Sampling:
                 raise ValueError(f"{name} must be in [0, 1), got {value}")
 
     def draw(self, seed: int, index: int, loads: Ints) -> tuple[Floats, Floats | None]:
-        """Factors [D] of draw `index`: of the demand, or, with a hot start, of the earlier demand and of the demand.
+        """Factors [D] of sample `index`: of the demand or, with a hot start, of the earlier demand and of the demand.
 
-        Each draw has random numbers of its own, so that it does not matter who makes it, or when.
+        Each sample has its own random numbers, so it does not depend on the worker or on the order.
         """
         random = np.random.default_rng([seed, index])
         count = int(loads.max(initial=-1)) + 1
@@ -60,5 +60,5 @@ class Sampling:
 
 
 def _spread(factors: Floats, loads: Ints) -> Floats:
-    """[D] a load's factor for each of its entries; 1 where there is no load."""
+    """[D] factor of each entry's load; 1 for entries without a load."""
     return np.where(loads >= 0, factors[loads], 1.0)

@@ -1,1 +1,1 @@
-"""Networks of an optimisation problem: trained on labels, scored beside baselines."""
+"""Networks for an optimisation problem: trained on labels, compared with baselines."""

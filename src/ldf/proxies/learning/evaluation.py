@@ -1,6 +1,6 @@
-"""How good predictions are: errors as the paper reports them, of prices too, ν of every law, what they would cost.
+"""Score predictions: errors as the paper reports them, errors of prices, ν of every law, and the cost gap.
 
-And for which demands: those like the ones trained on.
+Also detects demands that are unlike those trained on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .network import components
 
 @dataclass(frozen=True)
 class Scores:
-    """Of one set of predictions."""
+    """Scores of one set of predictions."""
 
     errors: dict[str, float]
     """100·‖ŷ − y‖₁/‖y‖₁ by quantity."""
@@ -30,9 +30,9 @@ class Scores:
     worst: dict[str, float]
     """Largest ν by law."""
     gap: float
-    """100·Σ|cost(ŷ) − cost(y)|/Σ|cost(y)|: an optimum may cost nothing."""
+    """100·Σ|cost(ŷ) − cost(y)|/Σ|cost(y)|, a ratio of sums because a single optimum may cost nothing."""
     prices: dict[str, float] | None
-    """100·‖π̂ − π‖₁/‖π‖₁ by part; None where none were predicted."""
+    """100·‖π̂ − π‖₁/‖π‖₁ by part; None if no prices were predicted."""
 
 
 def errors(problem: Problem, predicted: Tensor, true: Tensor) -> dict[str, float]:
@@ -54,7 +54,7 @@ def _shares(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[st
 
 
 def evaluate(predicted: Tensor, data: Dataset, prices: Tensor | None = None) -> Scores:
-    """Compare predicted states [n, S], and prices [n, K] if there are any, with a data set's own."""
+    """Compare predicted states [n, S], and prices [n, K] if given, with those of a data set."""
     problem = data.problem
     laws = problem.constraints(lambda states, _: states, torch.float64)
     rows = Batch(inputs=data.demand, demand=data.demand, states=data.state)
@@ -69,17 +69,17 @@ def evaluate(predicted: Tensor, data: Dataset, prices: Tensor | None = None) -> 
 
 
 def reach(demand: Tensor) -> dict[str, Tensor]:
-    """What demands [n, D] were trained on: low and high [D], their centre [D] and the directions [D, r] they span."""
+    """The range of training demands [n, D]: low and high [D], centre [D] and the directions [D, r] they span."""
     centre, span = components(demand, scaled=False)
     return {"low": demand.amin(0), "high": demand.amax(0), "centre": centre, "span": span.contiguous()}
 
 
 def outside(problem: Problem, known: Mapping[str, Floats], given: Floats) -> list[str | None]:
-    """For each of demands [B, D] what is unlike all those whose `reach` is known, in words, or None."""
+    """For each of demands [B, D] how it differs from the training demands with this `reach`, as text, or None."""
     low, high, centre, span = (known[name] for name in ("low", "high", "centre", "span"))
     beyond = np.maximum(low - given, given - high) - (1e-6 + 0.01 * (high - low))
     away = given - centre
-    left = np.square(away).sum(1) - np.square(away @ span).sum(1)  # the directions have size one
+    left = np.square(away).sum(1) - np.square(away @ span).sum(1)  # the directions have unit length
     apart = np.sqrt(np.maximum(left, 0) / np.maximum(np.square(given).sum(1), 1e-24))
     found: list[str | None] = [None] * len(given)
     for row in np.flatnonzero((beyond.max(1) > 0) | (apart > 1e-3)):
@@ -91,5 +91,5 @@ def outside(problem: Problem, known: Mapping[str, Floats], given: Floats) -> lis
                 f"{low[worst] * factor:.4g} and {high[worst] * factor:.4g}"
             )
         else:
-            found[row] = f"loads differ from each other as in no training row, by {100 * apart[row]:.2g} %"
+            found[row] = f"load proportions differ from those of all training rows, by {100 * apart[row]:.2g} %"
     return found

@@ -1,11 +1,11 @@
-"""The network that stands in for a solver: a ridge regression that carries most of the answer, and a network on top.
+"""The network that replaces a solver: a ridge regression, the base, and a neural network for its residual.
 
-    state = base(d) + s ∘ z(d),  and prices alike, by a network of their own (`Dataset.priced`)
+    state = base(d) + s ∘ z(d),  and prices likewise, by a network of their own (`Dataset.priced`)
 
-The base is fitted in closed form and in double precision: the linear answer, bent along the direction in which demands
-vary most or, where there are rows enough for it, a quadratic one. The network predicts only what the base leaves over,
-z, scaled by quantity to size one. In the paper's recipe the base is zero and s is one: the network predicts the state
-itself, per unit.
+The base is fitted in closed form and in double precision: a linear function with hinges along the direction in which
+demands vary most or, if there are enough rows, a quadratic function. The network predicts only the residual z of the
+base, scaled by quantity to order one. In the paper's recipe the base is zero and s is one: the network predicts the
+state itself, per unit.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from torch import Tensor, nn
 from ..data.dataset import Dataset
 
 PENALTIES = (1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)
-"""Ridge penalties to choose from, on the validation rows."""
+"""Candidate ridge penalties, selected on the validation rows."""
 KNOTS = (0, 32, 128, 512, 1024)
-"""Numbers of hinges to choose from."""
+"""Candidate numbers of hinges."""
 ROWS_PER_KNOT = 2
-"""Rows there must be for each hinge or product: with fewer the base would pass through the training rows."""
+"""Minimum rows per hinge or product: with fewer the base would interpolate the training rows."""
 CHUNK = 4096
-"""Rows that are predicted at a time."""
+"""Rows predicted at a time."""
 NEGLIGIBLE = 1e-4
-"""Principal components with a standard deviation below this share of the largest are left out."""
+"""Principal components with a standard deviation below this fraction of the largest are omitted."""
 CONSTANT = 1e-7
-"""An output that varies by less than this, in its own unit, is pinned to its mean: the solver's own tolerance."""
+"""An output that varies by less than this, in its own unit, is pinned to its mean: the solver's tolerance."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """How a network is laid out.
+    """Layout of a network.
 
     Args:
-        layers: hidden layers.
-        width: of a hidden layer; None: twice the number of outputs.
-        skip: fit a base by ridge, scale by quantity, pin constant outputs; otherwise predict the raw state.
-        bounded: cut answers to their bounds.
+        layers: number of hidden layers.
+        width: width of a hidden layer; None: twice the number of outputs.
+        skip: fit a base by ridge regression, scale by quantity, pin constant outputs; otherwise predict the raw state.
+        bounded: clip answers to their bounds.
     """
 
     layers: int
@@ -53,7 +53,7 @@ class Architecture:
 class Proxy(nn.Module):
     """Demand in, state out; with a hot start also the earlier demand and its state.
 
-    `forward` takes `features(…)` [B, F] and gives z [B, S'], a column for every output that is not pinned.
+    `forward` maps `features(…)` [B, F] to z [B, S'], with a column for every output that is not pinned.
     """
 
     mean: Tensor
@@ -95,7 +95,7 @@ class Proxy(nn.Module):
         for before, after in itertools.pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]
         last = nn.Linear(widths[-1], sizes["free"])
-        if architecture.skip:  # begin at the base: a network that learns nothing does no harm
+        if architecture.skip:  # start at the base: an untrained network adds nothing
             nn.init.zeros_(last.weight)
             nn.init.zeros_(last.bias)
         self.network = nn.Sequential(*layers, last)
@@ -106,11 +106,11 @@ class Proxy(nn.Module):
         return z
 
     def features(self, rows: Rows) -> Tensor:
-        """What the network sees, [B, F] in double precision: principal components of size one, or the raw inputs."""
+        """Inputs of the network, [B, F] in double precision: whitened principal components, or the raw inputs."""
         return (rows.inputs(self.hot) - self.mean) @ self.rotation
 
     def base(self, rows: Rows) -> Tensor:
-        """What the closed-form part answers, [B, S] in double precision."""
+        """Prediction of the closed-form base, [B, S] in double precision."""
         start = rows.earlier_state if self.hot and self.architecture.skip else None
         base = self.offset.expand(len(rows.demand), -1)
         if self.architecture.skip:
@@ -135,7 +135,7 @@ class Proxy(nn.Module):
 
     @torch.no_grad()
     def temper(self, data: Dataset) -> None:
-        """Shrink z by the factor in [0, 1], one a quantity, that fits these rows best: it must not harm the base."""
+        """Shrink z by the factor in [0, 1], per quantity, that fits these rows best: z must not degrade the base."""
         rows = Rows.of(data)
         z = self(self.features(rows).to(next(self.network.parameters()).dtype)).double()
         wanted = self.targets(data.state, self.base(rows))
@@ -171,18 +171,18 @@ class Rows:
 
     @classmethod
     def near(cls, memory: Rows | None, demand: Tensor, earlier: tuple[Tensor, Tensor] | None) -> Rows:
-        """Demands [B, D] with the earlier demands and states given, or the nearest in memory; alone without memory."""
+        """Demands [B, D] with the given earlier demands and states, or the nearest in memory, if there is one."""
         if memory is None:
             return cls(demand)
         if earlier is None:
             assert memory.earlier_state is not None
-            # ‖m − d‖² without ‖d‖²: on one row a product takes a fraction of what `cdist` takes.
+            # ‖m − d‖² without ‖d‖²: on one row a product takes a fraction of the time of `cdist`.
             nearest = (memory.demand.square().sum(1) - 2 * demand @ memory.demand.T).argmin(1)
             earlier = memory.demand[nearest], memory.earlier_state[nearest]
         return cls(demand, *earlier)
 
     def inputs(self, hot: bool) -> Tensor:
-        """All inputs side by side, [B, n]."""
+        """All inputs concatenated, [B, n]."""
         if not hot:
             return self.demand
         if self.earlier_demand is None or self.earlier_state is None:
@@ -190,7 +190,7 @@ class Rows:
         return torch.cat([self.demand, self.earlier_demand, self.earlier_state], 1)
 
     def chunks(self, size: int) -> list[Rows]:
-        """The same rows, some at a time."""
+        """The same rows in chunks."""
         parts = [slice(start, start + size) for start in range(0, len(self.demand), size)]
         if self.earlier_demand is None or self.earlier_state is None:
             return [Rows(self.demand[part]) for part in parts]
@@ -210,10 +210,10 @@ def design(features: Tensor, along: Tensor, knots: Tensor, curved: int) -> Tenso
 
 
 def build(architecture: Architecture, training: Dataset, validation: Dataset, seed: int, linear: bool = False) -> Proxy:
-    """A network with its base fitted and its weights drawn; how the base bends is chosen on the validation rows.
+    """A network with a fitted base and random weights; the form of the base is selected on the validation rows.
 
     Args:
-        linear: a base that does not bend.
+        linear: use a linear base, without hinges or products.
     """
     inputs = Rows.of(training).inputs(training.hot)
     fitted = _fitted(training, validation, inputs, linear) if architecture.skip else _raw(training, inputs)
@@ -237,7 +237,7 @@ def build(architecture: Architecture, training: Dataset, validation: Dataset, se
 
 
 def _raw(training: Dataset, inputs: Tensor) -> dict[str, Tensor]:
-    """The paper's recipe: inputs that vary, as they are; all outputs, as they are."""
+    """The paper's recipe: the inputs that vary and all outputs, unscaled."""
     kept = torch.eye(inputs.shape[1], dtype=torch.float64)[:, inputs.std(0) > 0]
     states = training.state.shape[1]
     return {
@@ -255,13 +255,13 @@ def _raw(training: Dataset, inputs: Tensor) -> dict[str, Tensor]:
 
 
 def _fitted(training: Dataset, validation: Dataset, inputs: Tensor, linear: bool) -> dict[str, Tensor]:
-    """Principal components, the ridge fit, and the scale of what it leaves over."""
+    """Principal components, the ridge fit, and the scale of its residual."""
     mean, rotation = components(inputs)
     centre = training.demand.mean(0)
     direction = components(training.demand, scaled=False)[1][:, 0]
     direction = direction / ((training.demand - centre) @ direction).std()
     state_mean, spread = training.state.mean(0), training.state.std(0)
-    # Where all is constant (prices where nothing costs), one output remains: a network needs one.
+    # If all outputs are constant (prices where nothing costs), one stays free: a network needs an output.
     free = (spread >= spread.amax().clamp_max(CONSTANT)).nonzero()[:, 0]
     units = _by_quantity(training.parts, training.state[:, free] - state_mean[free], free)
 
@@ -309,7 +309,7 @@ def _fitted(training: Dataset, validation: Dataset, inputs: Tensor, linear: bool
 
 
 def components(inputs: Tensor, scaled: bool = True) -> tuple[Tensor, Tensor]:
-    """Mean [n] and rotation [n, F] to principal components, of size one each if scaled; negligible ones left out."""
+    """Mean [n] and rotation [n, F] to principal components, of unit variance if scaled; negligible ones omitted."""
     mean = inputs.mean(0)
     spread = (inputs - mean).square().mean(0).sqrt()
     vary = (spread > 1e-9 * (1 + inputs.abs().amax(0))).nonzero()[:, 0]

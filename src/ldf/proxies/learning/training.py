@@ -1,4 +1,4 @@
-"""Train networks on labelled demands: of states the paper's M, MC and MCD, by its recipe or by ours; one of prices."""
+"""Train networks on labelled demands: the paper's M, MC and MCD for states, by its recipe or ours; one for prices."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from .network import Architecture, Proxy, Rows, build
 FORMAT = "ldf-run-1"
 FILE = "model.safetensors"
 CHECKPOINTS = ("checkpoint", "checkpoint-prices")
-"""The folders of a run that is not finished: of its network of states, and of that of prices."""
+"""Checkpoint folders of an unfinished run: of its state network and of its price network."""
 MEMORY = 512
-"""Earlier states that a network with a hot start remembers, to have one for any demand."""
+"""Number of earlier states that a network with a hot start stores, to have one for any demand."""
 MODELS = ("M", "MC", "MCD")
 SEED = 0
-"""Of the rows that baselines choose their penalty on."""
+"""Seed for the rows on which baselines select their penalty."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train.
+    """Training settings.
 
     Args:
-        architecture: of the network.
+        architecture: layout of the network.
         epochs: passes over the training rows.
-        schedule: of the learning rate.
-        ascent: the dual rule of MCD; M has none, MC has λ = 1.
-        keep: the best iterate on validation rows, or the last.
+        schedule: schedule of the learning rate.
+        ascent: dual rule of MCD; M has none, MC has λ = 1.
+        keep: keep the best iterate on validation rows, or the last.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Recipe:
     lr: float = 1e-3
 
     def dual(self, model: str) -> Dual | None:
-        """The rule that makes a model M, MC or MCD."""
+        """The dual rule of model M, MC or MCD."""
         if model not in MODELS:
             raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
         return {"M": None, "MC": Fixed(1.0), "MCD": self.ascent}[model]
@@ -86,11 +86,11 @@ RECIPES = {
 PRICES = replace(
     RECIPES["tuned"], name="prices", architecture=Architecture(layers=2, width=128, skip=True, bounded=True), epochs=40
 )
-"""Of the network of prices, whatever that of states has: the paper predicts none, and no law binds them."""
+"""Recipe of the price network, with any recipe for states: the paper predicts no prices, and no law applies to them."""
 
 
 def recipe_named(name: str) -> Recipe:
-    """One of the recipes."""
+    """A recipe by its name."""
     if name not in RECIPES:
         raise ValueError(f"recipe must be one of {', '.join(RECIPES)}, got {name!r}")
     return RECIPES[name]
@@ -98,24 +98,24 @@ def recipe_named(name: str) -> Recipe:
 
 @dataclass
 class Trained:
-    """A trained network and what is needed to use it."""
+    """A trained network and everything needed to use it."""
 
     problem: Problem
     proxy: Proxy
     facts: dict[str, Any]
-    """Model, recipe, seed, epochs, data set, and what the doctor said."""
+    """Model, recipe, seed, epochs, data set, and the doctor's report."""
     history: History
     range: dict[str, Tensor]
-    """What was trained on: low and high [D] of the demands, their centre [D] and the directions [D, r] they span."""
+    """Range of the training demands: low and high [D], centre [D] and the directions [D, r] they span."""
     memory: Rows | None = None
     """With a hot start: demands and states to start from."""
     prices: Proxy | None = None
-    """The network of prices; None where the problem has none."""
+    """The price network; None if the problem has no prices."""
     price_memory: Rows | None = None
-    """With a hot start: the same demands, with prices in the place of states."""
+    """With a hot start: the same demands, with prices in place of states."""
 
     def save(self, folder: Path) -> None:
-        """Write all of it to a folder; the model's file comes last, so that a folder with one is complete."""
+        """Write the run to a folder; the model's file is written last, so a folder that has it is complete."""
         folder.mkdir(parents=True, exist_ok=True)
         self.problem.save(folder)
         self.history.to_csv(folder / "history.csv")
@@ -133,10 +133,10 @@ class Trained:
 
     @classmethod
     def load(cls, folder: Path, problem: Problem | None = None) -> Trained:
-        """Read what `save` wrote; refused if it is damaged or of another network."""
+        """Read what `save` wrote; raises if it is damaged or for another network."""
         path = folder / FILE
         if not path.is_file():
-            raise CheckpointError(f"{folder} has no {FILE}: it is not a finished run; `ldf train` makes one")
+            raise CheckpointError(f"{folder} has no {FILE}: it is not a finished run; `ldf train` creates one")
         tensors, facts = load(path)
         if facts.get("format") != FORMAT:
             raise CheckpointError(f"{path} is not a run of `ldf train` ({FORMAT})")
@@ -167,7 +167,7 @@ class Trained:
         )
 
     def rows(self, demand: Tensor, earlier: tuple[Tensor, Tensor] | None = None) -> Rows:
-        """Inputs for demands [B, D]; with a hot start the earlier state is the one given or the nearest remembered."""
+        """Inputs for demands [B, D]; with a hot start the earlier state is the given one or the nearest in memory."""
         return Rows.near(self.memory, demand, earlier)
 
     def predict(self, demand: Tensor, earlier: tuple[Tensor, Tensor] | None = None) -> Tensor:
@@ -175,13 +175,13 @@ class Trained:
         return self.proxy.predict(self.rows(demand, earlier))
 
     def predict_prices(self, demand: Tensor, earlier: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """Prices [B, K] for demands [B, D], in people's units; with a hot start from earlier demands and prices."""
+        """Prices [B, K] for demands [B, D], in display units; with a hot start from earlier demands and prices."""
         if self.prices is None:
             raise ValueError(f"{self.problem.kind} {self.problem.name} has no prices to predict")
         return self.prices.predict(Rows.near(self.price_memory, demand, earlier))
 
     def outside(self, demand: Tensor) -> list[str | None]:
-        """For each demand [D] what is unlike all training rows, in words, or None."""
+        """For each demand [D] how it differs from the training rows, as text, or None."""
         known = {name: value.numpy() for name, value in self.range.items()}
         return outside(self.problem, known, demand.numpy())
 
@@ -198,7 +198,7 @@ def _restored(described: Mapping[str, Any], tensors: Mapping[str, Tensor], path:
 
 
 def columns(proxy: Proxy, data: Dataset) -> dict[str, Tensor]:
-    """What `fit` trains on: features and z in single precision, and what the laws need in the problem's own."""
+    """Training data of `fit`: features and z in single precision, and inputs of the laws in the problem's own."""
     rows = Rows.of(data)
     base = proxy.base(rows)
     seen = {"inputs": proxy.features(rows), "targets": proxy.targets(data.state, base)}
@@ -218,9 +218,9 @@ def train(
     facts: dict[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Trained:
-    """Train on the training part of a data set (`Dataset.split`); a folder keeps the result, and a run that was killed.
+    """Train on the training part of a data set (`Dataset.split`), saving to a folder, which also resumes a killed run.
 
-    A folder that has the finished run of the same settings is read instead.
+    If the folder has a finished run with the same settings, that run is loaded instead.
     """
     training, _ = data.split()
     problem = data.problem
@@ -246,7 +246,7 @@ def train(
             name = differing[0]
             raise CheckpointError(
                 f"{folder} has another run: its {name} is {held.facts.get(name)!r}, not {known[name]!r}; "
-                "take another folder, or remove this one"
+                "use another folder, or remove this one"
             )
         _tidy(folder)
         return held
@@ -290,7 +290,7 @@ def _fit(
     checkpoint: Path | None,
     progress: bool | None,
 ) -> tuple[Proxy, Fit]:
-    """A network of what the rows have for states, under the laws."""
+    """Fit a network to the states of the rows, under the laws."""
     fitted, chosen = divide(training, seed)
     proxy = build(recipe.architecture, fitted, chosen, seed)
     done = fit(
@@ -315,7 +315,7 @@ def _fit(
 
 
 def _tidy(folder: Path) -> None:
-    """Remove a finished run's checkpoints, and what a kill left of one half written."""
+    """Remove the checkpoints of a finished run, also partial ones that a killed run left."""
     for name in CHECKPOINTS:
         shutil.rmtree(folder / name, ignore_errors=True)
 
@@ -331,7 +331,7 @@ Baseline = Callable[[Dataset], Tensor]
 
 
 def baselines(data: Dataset) -> dict[str, Baseline]:
-    """What a network has to beat: a constant, ridge regression, and with a hot start the earlier state (or prices)."""
+    """Baselines for a network: a constant, ridge regression, and with a hot start the earlier state (or prices)."""
     training, _ = data.split()
     fitted, chosen = divide(training, SEED)
     centre = training.state.mean(0)
