@@ -225,5 +225,5 @@ def test_the_table_of_extras_is_that_of_pyproject(extra: str) -> None:
 def test_a_missing_module_of_the_users_own_is_named_as_it_is() -> None:
     error = ModuleNotFoundError("No module named 'mine'", name="mine")
     assert extras.explain(error, ["transprecision", "tune", "mine.py"]) == "No module named 'mine'"
-    own = ModuleNotFoundError("pictures need matplotlib: pip install 'ldf[cli]'", name="matplotlib")
+    own = ModuleNotFoundError("figures need matplotlib: pip install 'ldf[cli]'", name="matplotlib")
     assert extras.explain(own, ["demo"]) == str(own)
