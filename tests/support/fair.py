@@ -1,6 +1,6 @@
-"""Fairness problems whose law is known: what the best classifier knows of each row of `synthetic`, and more groups.
+"""Fairness problems with a known distribution: exact probabilities for `synthetic`, and problems with more groups.
 
-And both classifiers with settings that are quick.
+Also both classifiers with settings that train quickly.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ldf.fairness.rates import Rates
 
 CONSTRAINTS = ("demographic parity", "equal opportunity", "equalised odds")
 FREE_GAP = norm.cdf(-0.5) - norm.cdf(0.5)
-"""Of the most accurate classifier on `synthetic`, b − a."""
+"""Gap b − a of the most accurate classifier on `synthetic`."""
 
 
 class Known(NamedTuple):
-    """Rows with all that can be known of them: η = P(y = 1 | x) and P(group | x)."""
+    """Rows with their exact probabilities η = P(y = 1 | x) and P(group | x)."""
 
     positive: np.ndarray
     of_groups: np.ndarray
@@ -33,7 +33,7 @@ class Known(NamedTuple):
 
 
 def known(rows: int = 2000, seed: int = 0) -> Known:
-    """`synthetic` through Bayes' eyes."""
+    """`synthetic` with exact posterior probabilities."""
     data = synthetic(rows, seed=seed)
     x1, blue = data.features["x1"].to_numpy(), (data.features["colour"] == "blue").to_numpy()
     a = 0.7 * norm.pdf(x1, 0.5) * np.where(blue, 0.2, 0.8)
@@ -43,7 +43,7 @@ def known(rows: int = 2000, seed: int = 0) -> Known:
 
 
 def several(rows: int = 3000, centres: Sequence[float] = (0.6, 0.0, -0.6), seed: int = 0) -> Known:
-    """As many groups as centres: x ~ N(centre, 1), P(y = 1 | x) = Φ(2x)."""
+    """One group per centre: x ~ N(centre, 1), P(y = 1 | x) = Φ(2x)."""
     random = np.random.default_rng(seed)
     groups = random.integers(0, len(centres), rows)
     x = random.standard_normal(rows) + np.array(centres)[groups]
@@ -57,7 +57,7 @@ def rates_of(constraint: str, groups: int) -> Rates:
 
 
 def cell_rows(constraint: str, groups: np.ndarray, labels: np.ndarray, count: int) -> list[np.ndarray]:
-    """Which rows each rate is of, by hand: events outermost."""
+    """Rows that each rate is computed from, events outermost."""
     events = {
         "demographic parity": [np.ones(len(labels), bool)],
         "equal opportunity": [labels == 1],
@@ -67,18 +67,18 @@ def cell_rows(constraint: str, groups: np.ndarray, labels: np.ndarray, count: in
 
 
 def gaps_of(constraint: str, values: np.ndarray, groups: np.ndarray, labels: np.ndarray, count: int) -> list[float]:
-    """Every difference of two groups' rates, by hand."""
+    """Every difference between the rates of two groups, computed directly."""
     rates = [values[rows].mean() for rows in cell_rows(constraint, groups, labels, count)]
     parts = [rates[start : start + count] for start in range(0, len(rates), count)]
     return [part[b] - part[a] for part in parts for a, b in itertools.combinations(range(count), 2)]
 
 
 def population(points: int = 150, centres: Sequence[float] = (0.5, -0.5), copies: int = 4000) -> Known:
-    """Rows of which exactly as many are of each group and label as is known: modelled rates are observed ones.
+    """Rows whose counts per group and label match the probabilities exactly: modelled rates equal observed ones.
 
-    P(group | x, y = 0) stands beside P(group | x, y = 1).
+    `of_groups` holds P(group | x, y = 0), then P(group | x, y = 1).
     """
-    # Every x comes in as many colours as there are groups; one is 80 % of the time the group's own.
+    # Every x occurs in one colour per group; 80 % of the time a row has the colour of its group.
     x = np.repeat(np.linspace(-3, 3, points), len(centres))
     colour = np.tile(np.arange(len(centres)), points)[:, None] == np.arange(len(centres))
     of_label = np.stack([norm.cdf(-x / 0.7), norm.cdf(x / 0.7)], 1)
@@ -95,7 +95,7 @@ def population(points: int = 150, centres: Sequence[float] = (0.5, -0.5), copies
 
 
 def chances_of(rates: Rates, case: Known) -> np.ndarray:
-    """P(cell | x), whatever the chances of groups are conditioned on."""
+    """P(cell | x), for group probabilities conditioned on the label or not."""
     if rates.constraint == "demographic parity" and rates.halves(case.of_groups):
         negative, positive = np.split(case.of_groups, 2, axis=1)
         return case.positive[:, None] * positive + (1 - case.positive)[:, None] * negative
@@ -113,16 +113,16 @@ def make(kind: str, **options):
 
 
 def quick(kind: str, **options):
-    """Hardly trained."""
+    """A classifier with very little training."""
     return make(kind, **({"epochs": 2} if kind == "network" else {"trees": 6}) | {"folds": 2} | options)
 
 
 @functools.cache
 def fitted(kind: str, **options):
-    """Trained on `TRAIN`, once for all tests."""
+    """A classifier trained on `TRAIN`, cached for all tests."""
     return make(kind, **options).fit(TRAIN.features, TRAIN.labels, sensitive_features=TRAIN.groups)
 
 
 def few(kind: str, X=FEW.features, y=FEW.labels, z=FEW.groups, weight=None, **options):
-    """Hardly trained on `FEW`."""
+    """A classifier with very little training on `FEW`."""
     return quick(kind, **options).fit(X, y, sensitive_features=z, sample_weight=weight)

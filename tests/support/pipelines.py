@@ -1,6 +1,6 @@
-"""A gas network of three junctions as a MATGAS file, as GasLib's XML and as JSON; to be changed row by row.
+"""A gas network of three junctions as editable MATGAS, GasLib XML and JSON.
 
-Junctions 1 and 2 supply 12 and 4 kg/s, a compressor leads from 1 to 2, a pipe from 2 to 3, where 16 kg/s are withdrawn.
+Junctions 1 and 2 supply 12 and 4 kg/s, a compressor connects 1 to 2, a pipe 2 to 3, where 16 kg/s are withdrawn.
 """
 
 import copy
@@ -128,7 +128,7 @@ def gaslib(net: str | bytes = NET, scn: str | bytes = SCN, assumed: Assumptions 
 
 
 def document(*path: Any, **values: Any) -> dict[str, Any]:
-    """The JSON document with other values in the object that the path leads to; None takes one out."""
+    """The JSON document with other values in the object at this path; None removes a key."""
     changed = copy.deepcopy(DOCUMENT)
     row: Any = changed
     for step in path:

@@ -1,4 +1,4 @@
-"""Labels, networks and a kernel that tests of transprecision share."""
+"""Labels, networks and a kernel shared by the tests of transprecision."""
 
 from dataclasses import replace
 from functools import cache
@@ -22,7 +22,7 @@ data = np.linspace(0.1, 0.9, 8)[:, None]
 
 @kernel
 def dot(x, total):
-    '''Σ x·x, summed one by one.'''
+    '''Σ x·x, summed term by term.'''
     values, result = x(data), total(0.0)
     for value in values:
         result = total(result + value * value)
@@ -46,7 +46,7 @@ def weights(model: nn.Module) -> Tensor:
 
 
 def profiles(low: tuple[int, ...], high: tuple[int, ...], seed: int = 0) -> Profiles:
-    """A network in double precision whose parameters are random."""
+    """A network in double precision with random parameters."""
     network = Profiles(torch.tensor(low).double(), torch.tensor(high).double(), 0.5).double()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
