@@ -21,7 +21,7 @@ LAYERS = (
     ("cli",),
 )
 """From bottom to top; folders in the same layer do not import each other."""
-BESIDE = {"extras": 0, "examples": 0, "__init__": 4, "__main__": len(LAYERS)}
+SINGLE = {"extras": 0, "examples": 0, "__init__": 4, "__main__": len(LAYERS)}
 """Single files of the package, with the number of layers that they may import from."""
 
 
@@ -57,7 +57,7 @@ def layer(name: str) -> int:
     for index, together in enumerate(LAYERS):
         if folder in together:
             return index
-    return BESIDE[folder]
+    return SINGLE[folder]
 
 
 def upward(name: str, text: str, known: set[str]) -> list[str]:
@@ -66,7 +66,7 @@ def upward(name: str, text: str, known: set[str]) -> list[str]:
     for line, other in imports(name, ast.parse(text), known):
         folder, theirs = name.split(".")[0], other.split(".")[0]
         # Files that import no layer may be used by all.
-        if theirs == folder or BESIDE.get(theirs) == 0 or layer(other) < layer(name):
+        if theirs == folder or SINGLE.get(theirs) == 0 or layer(other) < layer(name):
             continue
         wrong.append(f"ldf.{name}:{line} imports ldf.{other}")
     return wrong
@@ -74,7 +74,7 @@ def upward(name: str, text: str, known: set[str]) -> list[str]:
 
 def test_every_file_has_a_place() -> None:
     folders = {name.split(".")[0] for name in modules()}
-    assert folders == {folder for together in LAYERS for folder in together} | set(BESIDE)
+    assert folders == {folder for together in LAYERS for folder in together} | set(SINGLE)
 
 
 def test_no_layer_imports_from_above() -> None:

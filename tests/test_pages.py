@@ -179,7 +179,7 @@ def test_blocks_have_language_title_and_whether_they_follow() -> None:
         "```console\n$ echo one\ntwo\n```\n",
     ],
 )
-def test_a_page_that_is_wrong_fails(text: str, tmp_path: Path) -> None:
+def test_an_incorrect_page_fails(text: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
     with pytest.raises((pytest.fail.Exception, ValueError)):
@@ -195,7 +195,7 @@ def test_a_part_of_a_file_is_included() -> None:
         included('--8<-- "examples/dcopf/ldf_dcopf.py:gravity"\n')
 
 
-def test_a_right_page_passes(tmp_path: Path) -> None:
+def test_a_correct_page_passes(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         '```python\nx = 1\n```\n```python\nprint(x, "and more")\n```\n```text\n1 and ...\n```\n'

@@ -217,7 +217,7 @@ def test_a_command_without_its_packages_names_their_extra(unpacked: Path) -> Non
 
 
 @pytest.mark.parametrize("extra", APPLICATIONS)
-def test_the_table_of_extras_is_that_of_pyproject(extra: str) -> None:
+def test_the_table_of_extras_matches_pyproject(extra: str) -> None:
     packages = {extras.PACKAGES.get(module, module) for module in extras.NEEDS[extra]}
     assert packages == set(packages_of(extra)) - {"pooch"}
 

@@ -110,7 +110,7 @@ def test_an_unknown_name_raises_with_all_names() -> None:
 # ---------------------------------------------------------------- LDF_DATA_DIR
 
 
-def test_ldf_data_dir_comes_first(tmp_path: Path, cache: Path, server: Server, monkeypatch) -> None:
+def test_ldf_data_dir_has_priority(tmp_path: Path, cache: Path, server: Server, monkeypatch) -> None:
     serve(monkeypatch, server.url)
     put(cache / NAME)
     own = put(tmp_path / "mine" / NAME)
@@ -135,7 +135,7 @@ def test_a_wrong_file_in_ldf_data_dir_is_refused_with_both_checksums(tmp_path: P
         locate(NAME)
     wrong = hashlib.sha256(b"something else").hexdigest()
     assert str(caught.value) == (f"{own} is not a copy of {NOWHERE}: its SHA-256 is {wrong}, expected {DIGEST}")
-    assert own.read_bytes() == b"something else", "it is somebody's: left as it is"
+    assert own.read_bytes() == b"something else", "the user's file is not changed"
 
 
 @pytest.mark.parametrize("folder", ["empty", "missing"])
@@ -163,10 +163,10 @@ def test_an_empty_ldf_data_dir_counts_as_unset(tmp_path: Path, cache: Path, monk
         locate(NAME)
 
 
-# ---------------------------------------------------------------- the cache and the source
+# ---------------------------------------------------------------- cache and source
 
 
-def test_a_file_is_fetched_once_and_then_cached(cache: Path, server: Server, monkeypatch) -> None:
+def test_a_file_is_downloaded_once_and_then_cached(cache: Path, server: Server, monkeypatch) -> None:
     serve(monkeypatch, server.url)
     first = locate(NAME)
     assert first == cache / NAME
@@ -175,7 +175,7 @@ def test_a_file_is_fetched_once_and_then_cached(cache: Path, server: Server, mon
     assert server.served == 1
 
 
-def test_a_damaged_file_in_the_cache_is_fetched_again(cache: Path, server: Server, monkeypatch) -> None:
+def test_a_damaged_file_in_the_cache_is_downloaded_again(cache: Path, server: Server, monkeypatch) -> None:
     serve(monkeypatch, server.url)
     put(cache / NAME, b"half of it")
     assert locate(NAME).read_bytes() == CONTENT
@@ -200,7 +200,7 @@ def test_a_wrong_download_is_refused_and_not_kept(cache: Path, server: Server, m
     assert files(cache) == []
 
 
-def test_a_source_that_has_no_such_file_is_named(cache: Path, server: Server, monkeypatch) -> None:
+def test_a_source_without_the_file_is_named(cache: Path, server: Server, monkeypatch) -> None:
     serve(monkeypatch, server.url + "x")
     with pytest.raises(DataError, match=rf"could not be downloaded from {server.url}x: 404 "):
         locate(NAME)
@@ -208,7 +208,7 @@ def test_a_source_that_has_no_such_file_is_named(cache: Path, server: Server, mo
 
 
 @pytest.mark.parametrize("own", ["", "/nowhere"])
-def test_without_a_source_all_places_are_named(cache: Path, monkeypatch, own: str) -> None:
+def test_without_a_source_all_searched_places_are_named(cache: Path, monkeypatch, own: str) -> None:
     monkeypatch.setenv("LDF_DATA_DIR", own)
     with pytest.raises(DataError) as caught:
         locate(NAME)
@@ -220,7 +220,7 @@ def test_without_a_source_all_places_are_named(cache: Path, monkeypatch, own: st
     assert files(cache) == []
 
 
-def test_the_cache_is_that_of_ldf(cache: Path, monkeypatch) -> None:
+def test_the_cache_folder_is_ldf(cache: Path, monkeypatch) -> None:
     asked = []
     monkeypatch.setattr(pooch, "os_cache", lambda project: asked.append(project) or cache)
     put(cache / NAME)
@@ -241,7 +241,7 @@ def test_without_pooch_the_extra_is_named(cache: Path, monkeypatch, name: str) -
     )
 
 
-def test_without_pooch_a_folder_is_enough(tmp_path: Path, cache: Path, monkeypatch) -> None:
+def test_without_pooch_ldf_data_dir_is_enough(tmp_path: Path, cache: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
     monkeypatch.setenv("LDF_DATA_DIR", str(tmp_path))
     own = put(tmp_path / NAME)

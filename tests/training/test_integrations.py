@@ -132,7 +132,7 @@ def test_unprepared_compiled_step_raises_with_the_remedy(rule):
 
 
 @pytest.mark.parametrize("rule", [ldf.Ascent(1e-2), ldf.Balanced()], ids=repr)
-def test_task_loss_compiled_on_its_own(rule):
+def test_task_loss_compiled_separately(rule):
     """A function compiled by torch.compile can be differentiated only once."""
     inputs, targets = data()
     loss = torch.compile(lambda y, target: (y - target).square().mean(), fullgraph=True, backend="aot_eager")
@@ -408,7 +408,7 @@ def test_two_processes_find_the_multipliers_of_one(processes, scenario):
     assert_multipliers_of_one_process(processes[0][scenario], scenario)
 
 
-def test_buffers_that_are_broadcast_give_no_wrong_sums(processes):
+def test_broadcast_buffers_give_no_wrong_sums(processes):
     """DistributedDataParallel broadcasts the buffers of rank 0 by default: sums are correct, or an error is raised."""
     for found in processes:
         if isinstance(found["broadcast"], str):

@@ -117,7 +117,7 @@ def test_algorithm_2_samples_pairs_and_groups_in_one_run() -> None:
 
 
 def test_constraints_hold_on_unlabelled_inputs_too() -> None:
-    """Labels only where the first input is small; the constraint is enforced where it is large."""
+    """Labels exist only for small first inputs; the constraint is enforced for large ones."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand(200, 5, generator=generator)
     far = torch.rand(400, 5, generator=generator) + torch.tensor([2.0, 0, 0, 0, 0])
@@ -145,7 +145,7 @@ def test_a_constraint_that_needs_targets_raises_on_unlabelled_rows() -> None:
         fit(ldf.Ascent(0.1), constraints=[above], unlabelled=torch.rand(10, 5))
 
 
-def test_a_loader_gives_what_tensors_give() -> None:
+def test_a_loader_gives_the_same_results_as_tensors() -> None:
     inputs, targets = dispatch(256)
     ids = torch.arange(256)
 
@@ -284,7 +284,7 @@ def test_predictions_may_be_a_dict_and_inputs_several() -> None:
     assert done.history["nu_mean/positive"][-1] < 0.5 * done.history["nu_mean/positive"][0]
 
 
-def test_a_compiled_fit_gives_what_an_eager_one_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_fit_agrees_with_an_eager_one(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
     # The default backend needs a C++ compiler; this one traces and differentiates the same graph without one.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))

@@ -131,12 +131,12 @@ def test_errors_on_a_page_are_detected(tmp_path: Path) -> None:
         '<script>console.warn("careful");</script>',
         '<img src="data:image/png;base64,AAAA" alt="">',
         '<img src="http://localhost:9/far.png" alt="">',
-        '<img src="beside.png" alt="">',
+        '<img src="local.png" alt="">',
         "<style>p { background: url(style.png); }</style><p>text</p>",
     ]
     path.write_text(building.document("t", wrong))
     errors = "\n".join(look(path, "return absent.value").errors)
-    for words in ("nothing is not", "careful", "base64,AAAA", ":9/far.png", "beside.png", "style.png", "absent is not"):
+    for words in ("nothing is not", "careful", "base64,AAAA", ":9/far.png", "local.png", "style.png", "absent is not"):
         assert words in errors
 
 
@@ -159,10 +159,10 @@ def test_a_page_is_self_contained(name: str, made: dict[str, Path]) -> None:
     page = Page(made[name].read_text())
     given = [value for _, found in page.attributes for key, value in found.items() if key in ("src", "href", "srcset")]
     inside = {f"#{found['id']}" for _, found in page.attributes if "id" in found}
-    beside = {"results.json", "table.md"} if name != "fits" else set()
-    assert {value for value in given if not value.startswith("data:")} == inside | beside
+    linked = {"results.json", "table.md"} if name != "fits" else set()
+    assert {value for value in given if not value.startswith("data:")} == inside | linked
     assert sum(value.startswith("data:image/png;base64,") for value in given) >= 3
-    for folder in {made[name].parent / file for file in beside}:
+    for folder in {made[name].parent / file for file in linked}:
         assert folder.is_file()
     style = re.search(r"<style>(.*?)</style>", made[name].read_text(), re.DOTALL)
     assert not re.search(r"url\(|@import", style[1])
@@ -256,7 +256,7 @@ def test_every_heading_is_a_button_and_sorts_its_table(name: str, seen) -> None:
     for table in tables:
         assert {len(line) for line in table["cells"]} == {len(table["buttons"])}
         for button in table["buttons"]:
-            assert button == ["BUTTON", "button", 1, True, "underline"], "reached by keyboard, and seen to be"
+            assert button == ["BUTTON", "button", 1, True, "underline"], "reachable by keyboard, with visible focus"
         check(table)
 
 

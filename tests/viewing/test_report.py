@@ -74,7 +74,7 @@ def findings(page: Page) -> list[dict[str, str]]:
 # ---------------------------------------------------------------- the page
 
 
-def test_a_constraint_that_holds_is_good_and_one_that_does_not_is_bad(fit: ldf.Fit, tmp_path: Path) -> None:
+def test_satisfied_constraints_are_marked_good_and_violated_ones_bad(fit: ldf.Fit, tmp_path: Path) -> None:
     path = fit.report(tmp_path / "report.html")
     assert path == tmp_path / "report.html"
     page = read(path)
@@ -97,7 +97,7 @@ def test_a_constraint_that_holds_is_good_and_one_that_does_not_is_bad(fit: ldf.F
     kinds = [attributes.get("class", "") for tag, attributes in page.attributes if tag == "td"]
     assert [kind for kind in kinds if "good" in kind or "bad" in kind] == ["text good", "text bad"]
     values = [attributes.get("data-value") for tag, attributes in page.attributes if tag == "td"]
-    assert repr(last["nu_mean/balance"]) in values, "sorted by all its digits"
+    assert repr(last["nu_mean/balance"]) in values, "the sort key has all digits"
 
 
 @pytest.mark.usefixtures("dots")
@@ -118,7 +118,7 @@ def test_verdicts_are_marked(fit: ldf.Fit, tmp_path: Path, monkeypatch, verdict:
 
 
 @pytest.mark.usefixtures("dots")
-def test_held_out_violations_are_shown_where_there_are_any(fit: ldf.Fit, tmp_path: Path) -> None:
+def test_held_out_violations_are_shown_if_available(fit: ldf.Fit, tmp_path: Path) -> None:
     validated = trained(validation=0.25)
     lines = findings(read(validated.report(tmp_path / "a.html")))
     last = validated.history.rows[-1]
@@ -137,7 +137,7 @@ def test_names_title_and_labels_are_escaped(tmp_path: Path) -> None:
     path = ldf.report({nasty: one, "other": trained()}, tmp_path / "a.html", title=nasty)
     html = path.read_text()
     page = Page(html)
-    assert html.count("<script") == 1, "its own"
+    assert html.count("<script") == 1, "the script of the page"
     assert html.count("alert(") == html.count("alert(&quot;x&quot;)")
     assert f"<title>{escape(nasty)}</title>" in html
     assert page.seen.count(nasty) >= 8, "title, heading, training, label, doctor, constraint, columns, details"
@@ -186,7 +186,7 @@ def test_a_fit_without_constraints_shows_only_its_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("dots")
-def test_of_many_epochs_some_are_shown_and_the_last(fit: ldf.Fit, tmp_path: Path) -> None:
+def test_of_many_epochs_a_selection_and_the_last_are_shown(fit: ldf.Fit, tmp_path: Path) -> None:
     rows = [{**fit.history.rows[i % 3], "epoch": i + 1} for i in range(60)]
     rows[0] = {name: value for name, value in rows[0].items() if name != "loss"} | {"nu_max/capacity": math.inf}
     page = read(replace(fit, history=History(rows)).report(tmp_path / "a.html"))
@@ -205,7 +205,7 @@ def test_of_many_epochs_some_are_shown_and_the_last(fit: ldf.Fit, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["report", "report.txt", "report.html.gz", ""])
-def test_a_page_is_a_file_of_html(fit: ldf.Fit, tmp_path: Path, name: str) -> None:
+def test_a_page_must_be_an_html_file(fit: ldf.Fit, tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=r"a report must be an \.html file such as report\.html, got "):
         fit.report(tmp_path / name)
     (tmp_path / "folder.html").mkdir()
@@ -235,7 +235,7 @@ def test_without_matplotlib_the_error_names_what_to_install(fit: ldf.Fit, tmp_pa
 
 
 @pytest.mark.usefixtures("dots")
-def test_a_page_is_written_whole_or_not_at_all(fit: ldf.Fit, tmp_path: Path, monkeypatch) -> None:
+def test_a_page_is_written_atomically(fit: ldf.Fit, tmp_path: Path, monkeypatch) -> None:
     def fails(*given: object) -> None:
         raise OSError("no room")
 
@@ -285,7 +285,7 @@ def panels(found: list) -> list[SimpleNamespace]:
 
 
 @pytest.mark.filterwarnings("error")
-def test_multipliers_are_drawn_from_where_they_leave_zero_and_below_it_too(drawn: list) -> None:
+def test_multipliers_are_drawn_once_nonzero_and_may_be_negative(drawn: list) -> None:
     given = {
         "rising": history(a=[0.0, 0.1, 10.0], b=[0.0, 0.0, 2.0]),
         "signed": history(a=[0.0, -0.5, 1.0]),
@@ -304,10 +304,10 @@ def test_multipliers_are_drawn_from_where_they_leave_zero_and_below_it_too(drawn
     looks = [(line.get_color(), line.get_linestyle()) for line in drawn[0].axes[0].get_lines()]
     assert len(set(looks)) == 2
     assert drawn[0].axes[2].get_lines()[0].get_color() == looks[1][0], "a constraint keeps its colour"
-    assert len({axes.get_position().y0 > 0.5 for axes in drawn[0].axes}) == 2, "four panels are not in one line"
+    assert len({axes.get_position().y0 > 0.5 for axes in drawn[0].axes}) == 2, "four panels take more than one row"
 
 
-def test_one_history_has_one_panel_and_many_constraints_have_looks_of_their_own(drawn: list) -> None:
+def test_one_history_has_one_panel_and_many_constraints_have_distinct_styles(drawn: list) -> None:
     many = {f"c{i}": [1.0 + i, 2.0 + i] for i in range(20)}
     figures.multipliers_figure({"only": history(**many)}, Path("a.png"))
     (panel,) = panels(drawn)
@@ -319,7 +319,7 @@ def test_one_history_has_one_panel_and_many_constraints_have_looks_of_their_own(
         figures.multipliers_figure({"only": History([{"epoch": 1, "loss": 1.0}])}, Path("a.png"))
 
 
-def test_losses_below_zero_are_drawn_on_a_straight_scale(drawn: list) -> None:
+def test_negative_losses_are_drawn_on_a_linear_scale(drawn: list) -> None:
     def losses(*values: float, **more: float) -> History:
         return History({"epoch": e + 1, "loss": value, **more} for e, value in enumerate(values))
 

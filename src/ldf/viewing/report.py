@@ -61,7 +61,7 @@ def report(fits: Fitted | Mapping[str, Fitted], path: str | Path, title: str = "
         raise ValueError("cannot report on a fit without any epochs")
     body = [f"<h1>{escape(title)}</h1>", page.facts(_facts(named))]
     body += [_findings(name if len(named) > 1 else "", one) for name, one in named.items()]
-    body += ["<h2>Training curves</h2>", page.pictures(_pictures(histories))]
+    body += ["<h2>Training curves</h2>", page.pictures(_figures(histories))]
     for name, history in histories.items():
         summary = "Table of epochs" + (f": {name}" if len(named) > 1 else "")
         body.append(page.details(summary, [_epochs(history)]))
@@ -120,7 +120,7 @@ def _findings(name: str, fit: Fitted) -> str:
     return "\n".join(found)
 
 
-def _pictures(histories: Mapping[str, History]) -> list[str]:
+def _figures(histories: Mapping[str, History]) -> list[str]:
     drawings: dict[str, Callable[[Path], None]] = {
         "Loss; dashed: on held-out rows": lambda path: losses_figure(histories, path)
     }
