@@ -1,16 +1,16 @@
-"""A computation of your own in reduced precision: a FIR filter, its errors, a predictor, and the cheapest widths.
+"""A custom kernel in reduced precision: a FIR filter, its errors, a predictor, and the cheapest widths.
 
-A low-pass filter of 24 taps runs over 87 samples. Each of its three variables may have from 4 to 52 mantissa bits. The
-script runs it at several widths, trains a predictor of the error on 300 random configurations under the rule that more
-bits never make it worse, looks for the fewest bits that keep the error within a bound, and runs what it found.
+A low-pass filter of 24 taps runs over 87 samples. Each of its three variables may have 4 to 52 mantissa bits. The
+script runs it at several widths, trains a predictor of the error on 300 random configurations under the constraint that
+more bits never increase the error, searches for the fewest bits that keep the error within a bound, and runs them.
 
     pip install "ldf[transprecision]"
-    python examples/precision.py      # half a minute on one core, most of it for the search
+    python examples/precision.py      # half a minute on one core, mostly for the search
 
-Expect the predictor to be off by less than 0.02 of y = −log10(error)/30, no pair of configurations in the wrong order,
-and widths that keep the bound with fewer bits than one width for all, and with no more than a greedy search. The greedy
-search is much faster here, and as good if products and outputs have widths of their own too. The same filter in a file
-of its own: ldf transprecision tune fir.py --max-error 1e-8
+The mean error of the predictor should be below 0.02 in y = −log10(error)/30, with no pair of configurations in the
+wrong order. The widths found should satisfy the bound with fewer bits than one width for all variables, and with no
+more than a greedy search. The greedy search is much faster here, and as good if products and outputs have their own
+widths too. With the filter in a separate file, the command is: ldf transprecision tune fir.py --max-error 1e-8
 """
 
 import sys
@@ -27,12 +27,12 @@ from ldf.transprecision.tables import draw
 
 TAPS = np.hanning(26)[1:-1] / np.hanning(26).sum()
 SIGNAL = 2 + np.sin(np.arange(87) / 5) + 0.3 * np.random.default_rng(0).standard_normal(87)
-BOUND = 1e-8  # on the largest (out − ref)²/ref² over the outputs: four digits are right
+BOUND = 1e-8  # on the largest (out − ref)²/ref² over the outputs: four correct digits
 
 
 @kernel
 def fir(sample: Rounding, tap: Rounding, total: Rounding) -> Floats:
-    """64 outputs. A call of a variable assigns to it, and rounds; configurations are on the last axis."""
+    """64 outputs. Calling a variable assigns to it and rounds; configurations are on the last axis."""
     samples, taps = sample(SIGNAL[:, None]), tap(TAPS[:, None])
     sums = total(np.zeros((64, 1)))
     for i in range(24):
@@ -41,7 +41,7 @@ def fir(sample: Rounding, tap: Rounding, total: Rounding) -> Floats:
 
 
 def main() -> None:
-    """Run, predict, tune, and check what the first lines of this file promise."""
+    """Run, predict, tune, and check the claims at the top of this file."""
     torch.set_num_threads(1)
     size = len(fir.variables)
     widths = (6, 10, 14, 18, 24, 52)
@@ -55,7 +55,7 @@ def main() -> None:
     constant = float(np.abs(np.median(y[:300]) - y[300:]).mean())
     order = predictor.violations(drawn[300:])
     print(table(["700 new configurations", "mean |ŷ − y|"], [["predictor", off], ["median of y", constant]]))
-    print(f"pairs where one has all the bits of the other and more: {order.pairs}; out of order: {order.violated}\n")
+    print(f"ordered pairs of configurations: {order.pairs}; out of order: {order.violated}\n")
 
     alike = tuner.Runs(fir, BOUND)
     alike.uniform()
@@ -69,16 +69,12 @@ def main() -> None:
     print(table(["", *fir.variables, "bits", "error", "runs"], lines))
     tuned = searched["tuned"]
     fewer = fir.errors(np.array(tuned.configuration) - np.eye(size, dtype=np.int64))
-    print(
-        f"with a bit less in any one width of the last the error is {fewer.min():.3g} or more; the bound is {BOUND:g}"
-    )
+    print(f"with one bit less in any width of the last row the error is {fewer.min():.3g} or more; bound: {BOUND:g}")
 
     learned = off < 0.02 and order.violated == 0
-    kept = all(error <= BOUND for error in measured.values()) and bool((fewer > BOUND).all())
-    if not (learned and kept and tuned.bits <= searched["greedy"].bits and tuned.bits < searched["one width"].bits):
-        sys.exit(
-            "the claim does not hold: ŷ within 0.02 and in order; the bound kept, with the fewest bits by the tuner"
-        )
+    within = all(error <= BOUND for error in measured.values()) and bool((fewer > BOUND).all())
+    if not (learned and within and tuned.bits <= searched["greedy"].bits and tuned.bits < searched["one width"].bits):
+        sys.exit("claim failed: ŷ within 0.02 and in order; the bound satisfied, with the fewest bits by the tuner")
 
 
 if __name__ == "__main__":

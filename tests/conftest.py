@@ -9,11 +9,11 @@ import torch
 
 from ldf.__main__ import main
 
-# The networks here are small: a second thread costs more than it brings, and the tests run side by side.
+# The networks in the tests are small: a second thread does not pay off, and the tests run in parallel.
 torch.set_num_threads(1)
 
 SLOW = ("test_pages.py", "test_examples.py", "test_app.py")
-"""Files that take minutes: they come first, so that both workers end together."""
+"""Slow files, which run first so that both workers finish at about the same time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list:
-    """Every figure that is drawn."""
+    """Collects every figure that is drawn."""
     from matplotlib import pyplot
 
     found: list = []
@@ -33,7 +33,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list:
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    """The command line, as a process of its own would run it, without the seconds that one takes to begin."""
+    """Runs the command line in this process, which avoids the start-up time of a new one."""
 
     def inside(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
         monkeypatch.setattr(sys, "argv", ["ldf", *arguments])
@@ -52,7 +52,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which the DC-OPF of examples/ is installed."""
+    """Folder with the installed DC-OPF package of examples/."""
     from plugins import DCOPF, install
 
     return install(DCOPF, tmp_path_factory.mktemp("installed"))
@@ -60,7 +60,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def dcopf(installed: Path) -> Iterator[Path]:
-    """The DC-OPF of examples/ is an installed package, for this process and for those that it starts."""
+    """Makes the DC-OPF package of examples/ importable in this process and its child processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(installed))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]))
@@ -69,7 +69,7 @@ def dcopf(installed: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Predictors of little training: what a search promises does not hang on them."""
+    """Trains predictors for only a few epochs: the guarantees of a search do not depend on them."""
     from precisions import trained_for
 
     trained_for(3, monkeypatch)

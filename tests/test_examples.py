@@ -1,4 +1,4 @@
-"""The scripts of examples/ do what their first lines promise: each as a process of its own, in an empty folder."""
+"""The scripts of examples/ meet the claims in their docstrings; each runs as a separate process in an empty folder."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def run(name: str, folder: Path) -> str:
-    """What a script prints."""
+    """Standard output of a script."""
     script = str(EXAMPLES / f"{name}.py")
     done = subprocess.run([sys.executable, script], cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -17,7 +17,7 @@ def run(name: str, folder: Path) -> str:
 
 
 def rows(printed: str, heads: str, names: int = 1) -> dict[str, list[str]]:
-    """The table under the line with these heads, until an empty line or a sentence: cells by their first, or two."""
+    """Rows of the table below these headings, up to an empty line or a sentence, keyed by their first cells."""
     lines = iter(printed.splitlines())
     next(line for line in lines if line.strip().startswith(heads))
     found = {}
@@ -35,9 +35,9 @@ def test_dispatch_learns_repairs_and_certifies(tmp_path: Path) -> None:
     assert list(found) == ["solver optimal", "M predicted", "M repaired", "MCD predicted", "MCD repaired"]
     certified = {name: cells[2] for name, cells in found.items()}
     assert certified == {name: str(not name.endswith("predicted")) for name in found}
-    for rule in (0, 1):
-        assert float(found["MCD predicted"][rule]) < 0.8 * float(found["M predicted"][rule])
-        assert float(found["MCD repaired"][rule]) < 1e-6
+    for column in (0, 1):
+        assert float(found["MCD predicted"][column]) < 0.8 * float(found["M predicted"][column])
+        assert float(found["MCD repaired"][column]) < 1e-6
     for name in ("M repaired", "MCD repaired"):
         assert 0 <= float(found[name][3]) < 1, "no answer is cheaper than the optimum"
     page = (tmp_path / "out" / "dispatch.html").read_text()
@@ -45,22 +45,22 @@ def test_dispatch_learns_repairs_and_certifies(tmp_path: Path) -> None:
     assert "<img" in page or "<svg" in page
 
 
-def test_power_certifies_every_demand_that_can_be_met(tmp_path: Path) -> None:
+def test_power_certifies_every_feasible_demand(tmp_path: Path) -> None:
     printed = run("power", tmp_path)
     demands = int(re.search(r"^(\d+) demands ", printed, re.M)[1])
     found = {name: [float(cell) for cell in cells] for name, cells in rows(printed, f"{demands} demands").items()}
     assert 30 <= demands <= 50
     assert found["solver"][0] == found["repaired"][0] == demands
-    assert found["predicted"][0] == 0, "without a repair no law holds to 1e-5"
+    assert found["predicted"][0] == 0, "without repair no answer is feasible to 1e-5"
     assert found["predicted"][1] < 0.05
     assert found["repaired"][1] < 1e-6
     assert abs(found["repaired"][3]) < 0.1
-    assert found["predicted"][4] < 0.1 * found["solver"][4], "a prediction is quick"
+    assert found["predicted"][4] < 0.1 * found["solver"][4], "a prediction is much faster than the solver"
     assert f"\n{50 - demands} more demands have no feasible state; solver and repair agree: True" in printed
     assert (tmp_path / "out" / "power" / "run" / "model.safetensors").is_file()
 
 
-def test_fair_closes_the_gap_and_a_slack_opens_it(tmp_path: Path) -> None:
+def test_fair_reduces_the_gap_and_slack_relaxes_it(tmp_path: Path) -> None:
     printed = run("fair", tmp_path)
     found = {name: [float(cell) for cell in cells] for name, cells in rows(printed, "three folds").items()}
     for kind in ("network", "trees"):

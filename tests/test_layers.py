@@ -1,4 +1,4 @@
-"""The layers of the package: each imports only from those before it, and CONTRIBUTING says the same."""
+"""The layers of the package: each imports only from those below it, and CONTRIBUTING.md lists the same layers."""
 
 import ast
 import re
@@ -20,18 +20,18 @@ LAYERS = (
     ("reproduce",),
     ("cli",),
 )
-"""From the bottom to the top; those of one layer do not know each other."""
-BESIDE = {"extras": 0, "examples": 0, "__init__": 4, "__main__": len(LAYERS)}
-"""Single files of the package, by the number of layers that they may import from."""
+"""From bottom to top; folders in the same layer do not import each other."""
+SINGLE = {"extras": 0, "examples": 0, "__init__": 4, "__main__": len(LAYERS)}
+"""Single files of the package, with the number of layers that they may import from."""
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the package by its name, without the package's own."""
+    """Every module of the package, by its name without the leading "ldf."."""
     return {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in sorted(SOURCE.rglob("*.py"))}
 
 
 def imports(name: str, tree: ast.AST, known: set[str]) -> Iterator[tuple[int, str]]:
-    """The line of every import of the package in a module, also inside of functions, and the module it is of."""
+    """Line and imported module of every import from the package, including imports inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -52,21 +52,21 @@ def imports(name: str, tree: ast.AST, known: set[str]) -> Iterator[tuple[int, st
 
 
 def layer(name: str) -> int:
-    """How many layers are below a module."""
+    """Number of layers below a module."""
     folder = name.split(".")[0]
     for index, together in enumerate(LAYERS):
         if folder in together:
             return index
-    return BESIDE[folder]
+    return SINGLE[folder]
 
 
 def upward(name: str, text: str, known: set[str]) -> list[str]:
-    """What a module imports from layers above its own, or from another application beside it."""
+    """Imports of a module from other folders of its layer, or from layers above."""
     wrong = []
     for line, other in imports(name, ast.parse(text), known):
         folder, theirs = name.split(".")[0], other.split(".")[0]
-        # A file beside the layers may be used by all: it imports none of them.
-        if theirs == folder or BESIDE.get(theirs) == 0 or layer(other) < layer(name):
+        # Files that import no layer may be used by all.
+        if theirs == folder or SINGLE.get(theirs) == 0 or layer(other) < layer(name):
             continue
         wrong.append(f"ldf.{name}:{line} imports ldf.{other}")
     return wrong
@@ -74,7 +74,7 @@ def upward(name: str, text: str, known: set[str]) -> list[str]:
 
 def test_every_file_has_a_place() -> None:
     folders = {name.split(".")[0] for name in modules()}
-    assert folders == {folder for together in LAYERS for folder in together} | set(BESIDE)
+    assert folders == {folder for together in LAYERS for folder in together} | set(SINGLE)
 
 
 def test_no_layer_imports_from_above() -> None:
@@ -106,12 +106,12 @@ def test_imports_from_below_are_allowed() -> None:
     assert not upward("power.__init__", "from ..extras import require", known)
 
 
-def test_inside_of_a_layer_no_import_goes_in_a_circle() -> None:
+def test_there_are_no_circular_imports() -> None:
     known = modules()
     graph: dict[str, set[str]] = {}
     for name, path in known.items():
         tree = ast.parse(path.read_text())
-        for node in ast.walk(tree):  # what is imported for its types alone is never run
+        for node in ast.walk(tree):  # imports for type checking never run
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
                 node.body = []
         found = {other if other in known else f"{other}.__init__" for _, other in imports(name, tree, set(known))}

@@ -1,14 +1,14 @@
-"""Every code block of the README and of the documentation runs, page by page, each page in a folder of its own.
+"""Every code block of the README and of the documentation runs, page by page, each page in a separate folder.
 
     ```python    runs, in one namespace for the whole page
-    ```console   lines that begin with "$ " run in a shell; the others are their output
-    ```text      right after one of these: what it printed, "..." for what varies
-    ```yaml, ```csv, …   with title="name": the file is there for what follows
+    ```console   lines that start with "$ " run in a shell; the other lines are the expected output
+    ```text      right after one of these: the expected output, "..." matches anything
+    ```yaml, ```csv, …   with title="name": written to that file for the following blocks
 
-A line `--8<-- "examples/dcopf/ldf_dcopf.py:program"` in a block stands for that part of a file, as in the
-documentation. A comment `<!-- needs: gas/GasLib-40.zip -->` skips the page, with a word why, where that public file
-cannot be had; `<!-- installed: examples/dcopf -->` installs that package for the page. Other blocks have no language,
-and nothing to run.
+A line `--8<-- "examples/dcopf/ldf_dcopf.py:program"` in a block is replaced by that part of the file, as in the
+documentation. A comment `<!-- needs: gas/GasLib-40.zip -->` skips the page, with the reason, if that public file is not
+available; `<!-- installed: examples/dcopf -->` installs that package for the page. Other blocks have no language and
+are not run.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ class Block:
     body: str
     line: int
     follows: bool
-    """Nothing but white space stands between it and the block before."""
+    """Whether only white space separates it from the previous block."""
 
 
 def blocks(text: str) -> list[Block]:
@@ -62,7 +62,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def included(body: str) -> str:
-    """The body with parts of files in the place of the lines that name them."""
+    """The body with include lines replaced by the parts of files that they name."""
 
     def part(match: re.Match[str]) -> str:
         text = (ROOT / match["path"]).read_text()
@@ -76,20 +76,20 @@ def included(body: str) -> str:
 
 
 def compare(page: Path, line: int, expected: str, printed: str) -> None:
-    """Whether this was printed, "..." standing for anything."""
+    """Fail unless the output matches; "..." matches anything."""
     checker = doctest.OutputChecker()
     if not checker.check_output(expected, printed, FLAGS):
         pytest.fail(f"{page.name}:{line}: expected\n{expected}\nprinted\n{printed}", pytrace=False)
 
 
 def shell(command: str, folder: Path) -> str:
-    """Run a line in a shell, with this environment's programs first; what it printed."""
+    """Run a line in a shell, with this environment first in PATH, and return its output."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         command, shell=True, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=600
     )
     if done.returncode:
-        pytest.fail(f"{command}\nended with {done.returncode}:\n{done.stdout}\n{done.stderr}", pytrace=False)
+        pytest.fail(f"{command}\nexited with code {done.returncode}:\n{done.stdout}\n{done.stderr}", pytrace=False)
     return done.stdout
 
 
@@ -121,7 +121,7 @@ def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
         try:
             data.locate(name)
         except (data.DataError, OSError) as reason:
-            pytest.skip(f"{name} cannot be had: {reason}")
+            pytest.skip(f"{name} is not available: {reason}")
     for name in re.findall(r"<!-- installed: (\S+) -->", page.read_text()):
         folder = install(ROOT / name, tmp_path / "site")
         monkeypatch.syspath_prepend(str(folder))
@@ -130,11 +130,11 @@ def test_every_code_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(registry, "_registered", {})
     known = dict(KERNELS)
     run(page, tmp_path)
-    KERNELS.clear()  # of those that the page brought, other tests know nothing
+    KERNELS.clear()  # remove kernels that the page registered
     KERNELS.update(known)
 
 
-def test_every_test_that_a_page_names_is_there() -> None:
+def test_every_test_that_a_page_names_exists() -> None:
     named = [
         (page.name, file, test) for page in PAGES for file, test in re.findall(r"`(\S+\.py)::(\w+)`", page.read_text())
     ]
@@ -153,10 +153,10 @@ def test_every_module_is_in_the_reference() -> None:
     named = set(re.findall(r"^::: (\S+)$", pages, re.M))
     missing = {name for name in modules - named if not name.endswith("__init__") and "ldf.reproduce." not in name}
     assert not missing
-    assert "ldf.reproduce" in named, "with its submodules"
+    assert "ldf.reproduce" in named, "documented with its submodules"
 
 
-def test_blocks_know_language_title_and_what_they_follow() -> None:
+def test_blocks_have_language_title_and_whether_they_follow() -> None:
     text = (
         '```python\nprint(1)\n```\n\n```text\n1\n```\nwords\n```csv title="a.csv"\nx\n```\n'
         '=== "tab"\n    ```console\n    $ ls\n    ```\n'
@@ -179,7 +179,7 @@ def test_blocks_know_language_title_and_what_they_follow() -> None:
         "```console\n$ echo one\ntwo\n```\n",
     ],
 )
-def test_a_page_that_is_wrong_fails(text: str, tmp_path: Path) -> None:
+def test_an_incorrect_page_fails(text: str, tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(text)
     with pytest.raises((pytest.fail.Exception, ValueError)):
@@ -195,11 +195,11 @@ def test_a_part_of_a_file_is_included() -> None:
         included('--8<-- "examples/dcopf/ldf_dcopf.py:gravity"\n')
 
 
-def test_a_right_page_passes(tmp_path: Path) -> None:
+def test_a_correct_page_passes(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         '```python\nx = 1\n```\n```python\nprint(x, "and more")\n```\n```text\n1 and ...\n```\n'
         '```csv title="a.csv"\np,q\n```\n```console\n$ cat \\\n  a.csv\np,q\n$ echo done > ran\n```\n'
     )
     run(page, tmp_path)
-    assert (tmp_path / "ran").read_text() == "done\n", "to its last line"
+    assert (tmp_path / "ran").read_text() == "done\n", "runs to the last line"

@@ -1,4 +1,4 @@
-"""The wheel as a user installs it: what is in it, and what it does where torch and safetensors are all there is."""
+"""The wheel as installed by a user: its contents, and its behaviour with only torch and safetensors installed."""
 
 import json
 import re
@@ -33,7 +33,7 @@ from importlib.machinery import PathFinder
 INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
 
 class Only(PathFinder):
-    '''Finds the standard library, ldf in the folder of the wheel, and of all installed packages the allowed ones.'''
+    '''Finds the standard library, ldf in the folder of the wheel, and only the allowed installed packages.'''
 
     @classmethod
     def find_spec(cls, name, path=None, target=None):
@@ -69,7 +69,7 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def brought_by(*packages: str) -> set[str]:
-    """The modules of packages and of all that they need, without extras."""
+    """Modules of these packages and of all their dependencies, without extras."""
     known, todo = set(), [canonicalize_name(package) for package in packages]
     while todo:
         package = todo.pop()
@@ -88,7 +88,7 @@ def brought_by(*packages: str) -> set[str]:
 
 
 def alone(folder: Path, code: str, *packages: str) -> subprocess.CompletedProcess:
-    """Run code with the wheel's ldf and these packages only."""
+    """Run code with only the wheel's ldf and these packages."""
     head = f"ALLOWED, FOLDER = {brought_by(*packages)!r}, {str(folder)!r}\n{ALONE}"
     script = folder / "alone.py"
     script.write_text(head + dedent(code))
@@ -96,7 +96,7 @@ def alone(folder: Path, code: str, *packages: str) -> subprocess.CompletedProces
 
 
 def packages_of(extra: str) -> list[str]:
-    """What an extra names in pyproject.toml, ldf's other extras left out."""
+    """Packages of an extra in pyproject.toml, without other extras of ldf."""
     return [name for line in EXTRAS[extra] if (name := Requirement(line).name) != "ldf"]
 
 
@@ -135,7 +135,7 @@ def test_with_torch_and_safetensors_alone_the_core_trains_and_saves(unpacked: Pa
             __import__(name)
         except ModuleNotFoundError:
             continue
-        raise SystemExit(f"{name} is there")
+        raise SystemExit(f"{name} is installed")
     certificate = done.certify(done.model(data[0]), ldf.Batch(inputs=data[0]))
     print(len(done.history), certificate["capacity"].rows)
     """
@@ -177,7 +177,7 @@ def test_the_command_line_names_its_extra(unpacked: Path) -> None:
 
 
 def test_a_command_without_its_packages_names_their_extra(unpacked: Path) -> None:
-    """With typer and rich the command line begins, lists its commands and says what each of them lacks."""
+    """With typer and rich the command line starts, lists its commands and names what each of them needs."""
     commands = {
         "--help": None,
         "transprecision --help": None,
@@ -217,13 +217,13 @@ def test_a_command_without_its_packages_names_their_extra(unpacked: Path) -> Non
 
 
 @pytest.mark.parametrize("extra", APPLICATIONS)
-def test_the_table_of_extras_is_that_of_pyproject(extra: str) -> None:
+def test_the_table_of_extras_matches_pyproject(extra: str) -> None:
     packages = {extras.PACKAGES.get(module, module) for module in extras.NEEDS[extra]}
     assert packages == set(packages_of(extra)) - {"pooch"}
 
 
-def test_a_missing_module_of_the_users_own_is_named_as_it_is() -> None:
+def test_a_missing_module_of_the_user_is_reported_unchanged() -> None:
     error = ModuleNotFoundError("No module named 'mine'", name="mine")
     assert extras.explain(error, ["transprecision", "tune", "mine.py"]) == "No module named 'mine'"
-    own = ModuleNotFoundError("pictures need matplotlib: pip install 'ldf[cli]'", name="matplotlib")
+    own = ModuleNotFoundError("figures need matplotlib: pip install 'ldf[cli]'", name="matplotlib")
     assert extras.explain(own, ["demo"]) == str(own)

@@ -1,4 +1,4 @@
-"""For the reference: what this code base writes in docstrings, in the form that mkdocstrings reads."""
+"""Converts docstrings of this code base to the form that mkdocstrings reads."""
 
 import re
 from typing import Any
@@ -6,22 +6,22 @@ from typing import Any
 from griffe import Extension, Object
 
 EXAMPLE = re.compile(r"^>>> .*(?:\n(?!\s*$).*)*", re.M)
-"""From a prompt to the next empty line."""
+"""An example: from a prompt to the next empty line."""
 SEVERAL = re.compile(r"^    (?P<first>\w+),\s+(?P<others>(?:\w+,\s+)*\w+):\s+(?P<text>.*(?:\n {8}.*)*)", re.M)
-"""`first, second: text`, the names over several lines perhaps."""
+"""`first, second: text`, possibly with names on several lines."""
 
 
 def apart(found: re.Match[str]) -> str:
-    """An item for each name: the first has the text, the others point to it."""
+    """One item per name: the first has the text, the others refer to it."""
     first, others = found["first"], re.split(r",\s+", found["others"])
     return "\n".join([f"    {first}: {found['text']}", *(f"    {name}: see `{first}`." for name in others)])
 
 
 class Docstrings(Extension):
-    """Fences every `>>>` example, which Markdown would take for a quotation, and parts arguments described together."""
+    """Fences every `>>>` example, which Markdown would read as a quotation, and splits arguments listed together."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
-        """Change the text of one docstring."""
+        """Convert one docstring."""
         if obj.docstring:
             text = EXAMPLE.sub(lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value)
             obj.docstring.value = SEVERAL.sub(apart, text)

@@ -1,4 +1,4 @@
-"""DC optimal power flow, as a problem that `ldf` learns, in a package of its own.
+"""DC optimal power flow as a problem for `ldf`, in a separate package.
 
     minimise    Σ c₂ p² + c₁ p + c₀                              over generators
     subject to  p^l ≤ p ≤ p^u                                    for generators
@@ -7,7 +7,7 @@
                 Σ_j f_ij − Σ_j f_ji + g^s + p^d − p = 0          for buses i
                 θ = 0                                            at the reference
 
-After `pip install examples/dcopf` every command of ldf takes the kind "dc": `ldf solve dc case30_ieee`.
+After `pip install examples/dcopf` every command of ldf accepts the kind "dc": `ldf solve dc case30_ieee`.
 """
 
 # --8<-- [start:program]
@@ -23,7 +23,7 @@ from ldf.proxies import Expressions, Law, Problem, Program, Solution, incidence
 
 
 class DCOPF(Program):
-    """The solver of one network: demands [N] of all buses, states [p, θ], per unit and radians."""
+    """Solver for one network: demands [N] at all buses, states [p, θ], in per unit and radians."""
 
     controls = ("pg",)
     tolerance = 1e-9
@@ -37,11 +37,11 @@ class DCOPF(Program):
         self.lower, self.upper = np.concatenate([case.p_min, -angle]), np.concatenate([case.p_max, angle])
 
     def starts(self, demand: np.ndarray) -> list[np.ndarray]:
-        """Zero, or the limit nearest to it."""
+        """Zero, clipped to the bounds."""
         return [np.clip(np.zeros(len(self.lower)), self.lower, self.upper)]
 
     def expressions(self) -> Expressions:
-        """The equations above; limits of p and the reference follow from the bounds."""
+        """The equations above; the limits of p and the reference angle are bounds."""
         case, n = self.case, self.case.buses
         x, d = casadi.SX.sym("x", len(self.lower)), casadi.SX.sym("d", n)
         p, theta = (x[part] for part in self.quantities.values())
@@ -65,7 +65,7 @@ class DCOPF(Program):
 # --8<-- [end:program]
 # --8<-- [start:problem]
 class DC(Problem):
-    """One network. A demand is MW by bus."""
+    """One network, with demands in MW by bus."""
 
     kind = "dc"
     units: Mapping[str, str] = {"pg": "MW", "theta": "°", "demand": "MW", "prices": "$/MWh", "objective": "$/h"}
@@ -78,20 +78,20 @@ class DC(Problem):
 
     @classmethod
     def open(cls, case: str) -> Self:
-        """By PGLib name or path of a MATPOWER file."""
+        """Open a network by PGLib name or by path of a MATPOWER file."""
         return cls(load(case))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """From a folder that `save` wrote to."""
+        """Load the network from a folder written by `save`."""
         return cls(load(next(folder.glob("*.m"))))
 
     def save(self, folder: Path) -> None:
-        """The network's own file."""
+        """Write the network's MATPOWER file."""
         (folder / f"{self.name}.m").write_text(self.case.text)
 
     def prices(self, solution: Solution) -> np.ndarray:
-        """[N] $/MWh by bus: the multipliers of the balance, which is the first of the laws."""
+        """[N] $/MWh by bus: the multipliers of the balance, which is the first law."""
         return solution.multipliers[: self.case.buses] / self.case.base
 
 

@@ -362,15 +362,15 @@ NEIGHBOURS = ldf.Pairs(torch.tensor([[row, row + 1] for row in range(40)]))
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"validation": None}, r"ascend_on='held-out' needs rows held out: say validation=0.2, or folds=5"),
+        ({"validation": None}, r"ascend_on='held-out' needs held-out rows: use validation=0.2, or folds=5"),
         ({"ascend_on": "validation"}, "ascend_on must be 'training' or 'held-out', got 'validation'"),
         (
             {"constraints": [parity(), ldf.inequality("row", same, multiplier="sample")]},
-            "constraint 'row': its multipliers belong to rows that are trained on",
+            "constraint 'row': its multipliers belong to training rows",
         ),
         (
             {"constraints": [ldf.inequality("order", lambda y, b: y[0] - y[1], scope=NEIGHBOURS)]},
-            "constraint 'order': its multipliers belong to rows that are trained on: it cannot go with ascend_on",
+            "constraint 'order': its multipliers belong to training rows, so it cannot be combined with ascend_on",
         ),
     ],
 )

@@ -183,7 +183,7 @@ def test_a_part_is_fetched_once_and_then_cached(tmp_path, monkeypatch, url, serv
     (tmp_path / "served").unlink()
     assert locate(NAME) == path, "from the cache"
     path.write_bytes(b"half of it")
-    with pytest.raises(DataError, match=rf"nor, undamaged, in the cache .* could not be fetched from {url}: 404 "):
+    with pytest.raises(DataError, match=rf"nor, undamaged, in the cache .* could not be downloaded from {url}: 404 "):
         locate(NAME)
     (tmp_path / "served").write_bytes(served)
     assert locate(NAME).read_bytes() == content, "fetched again"
@@ -192,15 +192,15 @@ def test_a_part_is_fetched_once_and_then_cached(tmp_path, monkeypatch, url, serv
 @pytest.mark.parametrize(
     ("served", "match"),
     [
-        (zipped("in/small.csv", CRLF), r"the SHA-256 of in/small\.csv is [0-9a-f]{64}, not 0{64}$"),
-        (zipped("small.csv", LF), r"in/small\.csv cannot be taken out of it: There is no item named 'in/small\.csv'"),
-        (LF, r"in/small\.csv cannot be taken out of it: File is not a zip file"),
+        (zipped("in/small.csv", CRLF), r"the SHA-256 of in/small\.csv is [0-9a-f]{64}, expected 0{64}$"),
+        (zipped("small.csv", LF), r"in/small\.csv cannot be extracted: There is no item named 'in/small\.csv'"),
+        (LF, r"in/small\.csv cannot be extracted: File is not a zip file"),
     ],
 )
 def test_a_wrong_part_is_refused_and_not_kept(tmp_path, monkeypatch, url, served: bytes, match: str) -> None:
     monkeypatch.setitem(SOURCES, NAME, Source(url, "0" * 64, "none", member="in/small.csv"))
     (tmp_path / "served").write_bytes(served)
-    with pytest.raises(DataError, match=f"could not be fetched from {url}: {match}"):
+    with pytest.raises(DataError, match=f"could not be downloaded from {url}: {match}"):
         locate(NAME)
     assert not (tmp_path / "ldf").exists()
 

@@ -1,4 +1,4 @@
-"""Finding public data: LDF_DATA_DIR, then the cache, then its source; never a file that is not the right one."""
+"""Public data: LDF_DATA_DIR, then the cache, then the source; a file with a wrong checksum is never used."""
 
 import hashlib
 import http.server
@@ -22,7 +22,7 @@ NOWHERE = "http://127.0.0.1:9/small.m"
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves CONTENT at /small.m, and counts how often."""
+    """Serves CONTENT at /small.m and counts the requests."""
 
     served = 0
 
@@ -55,7 +55,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch) -> Path:
-    """An empty cache, no LDF_DATA_DIR, and a file that is served nowhere."""
+    """An empty cache, no LDF_DATA_DIR, and a file whose source is unreachable."""
     monkeypatch.delenv("LDF_DATA_DIR", raising=False)
     for proxy in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(proxy, "127.0.0.1")
@@ -95,22 +95,22 @@ def test_gas_networks_come_from_a_fixed_commit(name: str) -> None:
 
 @pytest.mark.skipif("LDF_DATA_DIR" not in os.environ, reason="LDF_DATA_DIR is not set")
 @pytest.mark.parametrize("name", SOURCES)
-def test_files_in_the_folder_of_this_machine_are_the_right_ones(name: str) -> None:
+def test_files_in_ldf_data_dir_have_the_right_checksums(name: str) -> None:
     own = Path(os.environ["LDF_DATA_DIR"]) / name
     if not own.is_file():
         pytest.skip(f"{name} is not in LDF_DATA_DIR")
     assert locate(name) == own
 
 
-def test_an_unknown_name_is_answered_with_all_names() -> None:
-    with pytest.raises(DataError, match=r"there is no data file 'gas/other\.m'; there are: .*gas/gaslib-40-E\.m"):
+def test_an_unknown_name_raises_with_all_names() -> None:
+    with pytest.raises(DataError, match=r"unknown data file 'gas/other\.m'; available: .*gas/gaslib-40-E\.m"):
         locate("gas/other.m")
 
 
 # ---------------------------------------------------------------- LDF_DATA_DIR
 
 
-def test_ldf_data_dir_comes_first(tmp_path: Path, cache: Path, server: Server, monkeypatch) -> None:
+def test_ldf_data_dir_has_priority(tmp_path: Path, cache: Path, server: Server, monkeypatch) -> None:
     serve(monkeypatch, server.url)
     put(cache / NAME)
     own = put(tmp_path / "mine" / NAME)
@@ -134,12 +134,12 @@ def test_a_wrong_file_in_ldf_data_dir_is_refused_with_both_checksums(tmp_path: P
     with pytest.raises(DataError) as caught:
         locate(NAME)
     wrong = hashlib.sha256(b"something else").hexdigest()
-    assert str(caught.value) == (f"{own} is not the file it should be, {NOWHERE}: its SHA-256 is {wrong}, not {DIGEST}")
-    assert own.read_bytes() == b"something else", "it is somebody's: left as it is"
+    assert str(caught.value) == (f"{own} is not a copy of {NOWHERE}: its SHA-256 is {wrong}, expected {DIGEST}")
+    assert own.read_bytes() == b"something else", "the user's file is not changed"
 
 
 @pytest.mark.parametrize("folder", ["empty", "missing"])
-def test_what_ldf_data_dir_does_not_hold_is_looked_for_in_the_cache(
+def test_a_file_missing_in_ldf_data_dir_is_looked_up_in_the_cache(
     tmp_path: Path, cache: Path, monkeypatch, folder: str
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -148,14 +148,14 @@ def test_what_ldf_data_dir_does_not_hold_is_looked_for_in_the_cache(
     assert locate(NAME) == cached
 
 
-def test_a_folder_by_the_name_of_the_file_is_not_the_file(tmp_path: Path, cache: Path, monkeypatch) -> None:
+def test_a_folder_with_the_name_of_the_file_is_ignored(tmp_path: Path, cache: Path, monkeypatch) -> None:
     (tmp_path / "mine" / NAME).mkdir(parents=True)
     monkeypatch.setenv("LDF_DATA_DIR", str(tmp_path / "mine"))
     cached = put(cache / NAME)
     assert locate(NAME) == cached
 
 
-def test_an_empty_ldf_data_dir_is_none(tmp_path: Path, cache: Path, monkeypatch) -> None:
+def test_an_empty_ldf_data_dir_counts_as_unset(tmp_path: Path, cache: Path, monkeypatch) -> None:
     put(tmp_path / NAME)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LDF_DATA_DIR", "")
@@ -163,10 +163,10 @@ def test_an_empty_ldf_data_dir_is_none(tmp_path: Path, cache: Path, monkeypatch)
         locate(NAME)
 
 
-# ---------------------------------------------------------------- the cache and the source
+# ---------------------------------------------------------------- cache and source
 
 
-def test_a_file_is_fetched_once_and_then_cached(cache: Path, server: Server, monkeypatch) -> None:
+def test_a_file_is_downloaded_once_and_then_cached(cache: Path, server: Server, monkeypatch) -> None:
     serve(monkeypatch, server.url)
     first = locate(NAME)
     assert first == cache / NAME
@@ -175,7 +175,7 @@ def test_a_file_is_fetched_once_and_then_cached(cache: Path, server: Server, mon
     assert server.served == 1
 
 
-def test_a_damaged_file_in_the_cache_is_fetched_again(cache: Path, server: Server, monkeypatch) -> None:
+def test_a_damaged_file_in_the_cache_is_downloaded_again(cache: Path, server: Server, monkeypatch) -> None:
     serve(monkeypatch, server.url)
     put(cache / NAME, b"half of it")
     assert locate(NAME).read_bytes() == CONTENT
@@ -188,39 +188,39 @@ def test_a_damaged_file_in_the_cache_is_not_used_without_its_source(cache: Path)
         locate(NAME)
 
 
-def test_what_is_fetched_and_wrong_is_refused_and_not_kept(cache: Path, server: Server, monkeypatch) -> None:
+def test_a_wrong_download_is_refused_and_not_kept(cache: Path, server: Server, monkeypatch) -> None:
     serve(monkeypatch, server.url, "0" * 64)
     with pytest.raises(DataError) as caught:
         locate(NAME)
     message = str(caught.value)
-    assert f"could not be fetched from {server.url}: " in message
+    assert f"could not be downloaded from {server.url}: " in message
     assert "0" * 64 in message
     assert DIGEST in message, "both checksums"
     assert "\n" not in message
     assert files(cache) == []
 
 
-def test_a_source_that_has_no_such_file_is_named(cache: Path, server: Server, monkeypatch) -> None:
+def test_a_source_without_the_file_is_named(cache: Path, server: Server, monkeypatch) -> None:
     serve(monkeypatch, server.url + "x")
-    with pytest.raises(DataError, match=rf"could not be fetched from {server.url}x: 404 "):
+    with pytest.raises(DataError, match=rf"could not be downloaded from {server.url}x: 404 "):
         locate(NAME)
     assert files(cache) == []
 
 
 @pytest.mark.parametrize("own", ["", "/nowhere"])
-def test_without_a_source_all_places_are_named(cache: Path, monkeypatch, own: str) -> None:
+def test_without_a_source_all_searched_places_are_named(cache: Path, monkeypatch, own: str) -> None:
     monkeypatch.setenv("LDF_DATA_DIR", own)
     with pytest.raises(DataError) as caught:
         locate(NAME)
     assert str(caught.value).startswith(
         f"gas/small.m is neither in LDF_DATA_DIR ({own or 'not set'}) nor, undamaged, in the cache ({cache}), "
-        f"and could not be fetched from {NOWHERE}: "
+        f"and could not be downloaded from {NOWHERE}: "
     )
     assert not str(caught.value).endswith(": "), "and the reason is given"
     assert files(cache) == []
 
 
-def test_the_cache_is_that_of_ldf(cache: Path, monkeypatch) -> None:
+def test_the_cache_folder_is_ldf(cache: Path, monkeypatch) -> None:
     asked = []
     monkeypatch.setattr(pooch, "os_cache", lambda project: asked.append(project) or cache)
     put(cache / NAME)
@@ -236,12 +236,12 @@ def test_without_pooch_the_extra_is_named(cache: Path, monkeypatch, name: str) -
     with pytest.raises(DataError) as caught:
         locate(name)
     assert str(caught.value) == (
-        f"{name} is not in LDF_DATA_DIR (/nowhere), and pooch, which would fetch it from {NOWHERE}, "
+        f"{name} is not in LDF_DATA_DIR (/nowhere), and pooch, which is needed to download it from {NOWHERE}, "
         f"is not installed: pip install 'ldf[{name.split('/')[0]}]'"
     )
 
 
-def test_without_pooch_a_folder_is_enough(tmp_path: Path, cache: Path, monkeypatch) -> None:
+def test_without_pooch_ldf_data_dir_is_enough(tmp_path: Path, cache: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
     monkeypatch.setenv("LDF_DATA_DIR", str(tmp_path))
     own = put(tmp_path / NAME)

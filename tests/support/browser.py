@@ -1,7 +1,7 @@
-"""Pages in a real browser: Chromium without a window opens a copy of a page, runs a script in it and says what it saw.
+"""Pages in a real browser: headless Chromium opens a copy of a page, runs a script in it and returns the results.
 
-The copy stands in a frame, which can be narrower than the narrowest window. Nothing may be fetched there: what tries to
-is an error like any other.
+The copy is shown in a frame, which can be narrower than the narrowest window. Network requests are blocked and count
+as errors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FLAGS = (
     "--virtual-time-budget=10000",
 )  # fmt: skip
 SECONDS = 120
-"""How long a browser may take."""
+"""Time limit for a browser."""
 
 # Short: the page's <meta charset> has to stay within its first 1024 bytes.
 FIRST = """<meta http-equiv="Content-Security-Policy"
@@ -52,33 +52,33 @@ FRAME = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta name
 
 @dataclass(frozen=True)
 class Seen:
-    """What a browser saw of a page."""
+    """Result of opening a page in a browser."""
 
     found: Any
-    """What the script returned."""
+    """Return value of the script."""
     errors: list[str]
-    """Exceptions, what could not be loaded or was to be fetched, and every line of the console."""
+    """Exceptions, failed or blocked requests, and every line of the console."""
 
 
 def chromium() -> str:
-    """The browser's path; a test that needs one skips where there is none."""
+    """Path of the browser; skips the test if none is installed."""
     for name in NAMES:
         path = shutil.which(name)
         if path:
             return path
-    pytest.skip(f"there is no browser to open pages with, none of {', '.join(NAMES)}")
+    pytest.skip(f"no browser is installed (looked for {', '.join(NAMES)})")
 
 
 def look(page: Path, script: str, width: int = 1500, height: int = 900, dark: bool = False) -> Seen:
     """Open a page and run a script in it once it is loaded.
 
     Args:
-        script: JavaScript, the body of an async function; what it returns has to go into JSON.
-        width: of the page in pixels.
-        dark: whether the reader prefers dark pages.
+        script: JavaScript, the body of an async function; its return value must be serialisable as JSON.
+        width: width of the page in pixels.
+        dark: whether to use dark mode.
     """
     text = page.read_text(encoding="utf-8")
-    assert text.count("<head>") == text.count("</body>") == 1, f"{page} is not a whole page"
+    assert text.count("<head>") == text.count("</body>") == 1, f"{page} is not a complete page"
     head, body = text.split("<head>")
     body, end = body.split("</body>")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -97,7 +97,7 @@ def look(page: Path, script: str, width: int = 1500, height: int = 900, dark: bo
 
 
 def _run(command: Sequence[str]) -> tuple[str, str]:
-    """What a program of several processes printed, on standard output and on standard error."""
+    """Standard output and standard error of a program that starts several processes."""
     child = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", start_new_session=True
     )
@@ -106,11 +106,11 @@ def _run(command: Sequence[str]) -> tuple[str, str]:
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         _, log = child.communicate()
-        pytest.fail(f"the browser has not ended after {SECONDS} s\n{log[-2000:]}", pytrace=False)
+        pytest.fail(f"the browser did not finish within {SECONDS} s\n{log[-2000:]}", pytrace=False)
 
 
 def contrast(one: str, other: str) -> float:
-    """WCAG 2's contrast ratio of two colours as a browser computes them, rgb(…): from 1 to 21.
+    """WCAG 2 contrast ratio of two colours in the form rgb(…), from 1 to 21.
 
     >>> contrast("rgb(0, 0, 0)", "rgb(255, 255, 255)"), round(contrast("rgb(119, 119, 119)", "rgb(255, 255, 255)"), 2)
     (21.0, 4.48)
@@ -121,7 +121,7 @@ def contrast(one: str, other: str) -> float:
 
 def _luminance(colour: str) -> float:
     found = re.fullmatch(r"rgb\((\d+), (\d+), (\d+)\)", colour)
-    assert found, f"{colour!r} is not a colour without transparency"
+    assert found, f"{colour!r} is not an opaque colour"
     shares = [int(part) / 255 for part in found.groups()]
     red, green, blue = (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in shares)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue

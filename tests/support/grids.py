@@ -1,4 +1,4 @@
-"""A network of three buses as a MATPOWER file, to be changed row by row; any network as PYPOWER has it."""
+"""A network of three buses as an editable MATPOWER file, and conversion of any network to PYPOWER."""
 
 import numpy as np
 from helpers import changed
@@ -45,23 +45,23 @@ def three(text: str = TEXT) -> Case:
 
 
 def moved_reference() -> Case:
-    """case14 with its reference at a bus without a generator."""
+    """case14 with the reference at a bus without a generator."""
     return parse(change("bus", 5, {1: 3}, change("bus", 1, {1: 2}, load("case14_ieee").text)), "moved")
 
 
 def doubled() -> Case:
-    """case14 with two more generators: at the slack, and at bus 3, where one cannot move."""
+    """case14 with two more generators: one at the slack, and one with fixed output at bus 3."""
     text = add("gen", "1  20.0  0.0  40.0  -10.0  1.0  100.0  1  60.0  5.0", load("case14_ieee").text)
     text = add("gen", "3  10.0  0.0  30.0  -20.0  1.0  100.0  1  10.0  10.0", text)
     return parse(add("gencost", "2 0 0 3 0.01 9.0 0.0;\n 2 0 0 3 0.0 0.0 1.0", text), "doubled")
 
 
 def as_pypower(case: Case, demand: np.ndarray, state: np.ndarray, slack: int | None = None, given: str = "voltages"):
-    """The network with this demand and dispatch: all else is for PYPOWER's power flow.
+    """The network with this demand and dispatch, in the format of PYPOWER's power flow.
 
     Args:
-        slack: the position of the bus that makes up for what is missing; the reference by default.
-        given: what is set at generators beside active power: "voltages", or "reactive" power.
+        slack: index of the bus that balances the power; the reference by default.
+        given: what is fixed at generators besides active power: "voltages" or "reactive" power.
     """
     n, g, e, base = case.buses, case.generators, case.branches, case.base
     pg, qg, v, _ = np.split(state, [g, 2 * g, 2 * g + n])
@@ -81,7 +81,7 @@ def as_pypower(case: Case, demand: np.ndarray, state: np.ndarray, slack: int | N
 
 
 def flow_by_pypower(case: Case, demand: np.ndarray, state: np.ndarray, slack: int, given: str) -> np.ndarray:
-    """V [N] of PYPOWER's power flow from a state's voltages."""
+    """V [N] of PYPOWER's power flow, started from the voltages of a state."""
     from pypower.api import ppoption, runpf
 
     network = as_pypower(case, demand, state, slack, given)

@@ -1,6 +1,6 @@
-"""Problems whose solution and multipliers are known in closed form, and small data for everything else.
+"""Problems with solution and multipliers in closed form, and small data sets for other tests.
 
-A problem min f(x) subject to σ(x) ≤ 0 or = 0 is a model that ignores its input and predicts its one parameter x.
+A problem min f(x) subject to σ(x) ≤ 0 or = 0 is a model that ignores its input and predicts its only parameter x.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ldf import examples
 
 
 class Point(nn.Module):
-    """Predicts x, whatever the input."""
+    """Predicts x for any input."""
 
     def __init__(self, start: tuple[float, ...]) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Point(nn.Module):
 
 @dataclass(frozen=True)
 class Problem:
-    """min f(x) s.t. σ(x) ≤ 0, or = 0; x* and λ* of each constraint, None where there is no feasible point."""
+    """min f(x) s.t. σ(x) ≤ 0, or = 0; x* and λ* of each constraint; x* is None if no point is feasible."""
 
     name: str
     objective: Callable[[Tensor], Tensor]
@@ -92,7 +92,7 @@ PROBLEMS = [
         (1.0, 2.0),
         {"line": -1.0},
     ),
-    # min x₁ + x₂ on a circle, a feasible set that is not convex: 1 + 2λx = 0.
+    # min x₁ + x₂ on a circle, a nonconvex feasible set: 1 + 2λx = 0.
     Problem(
         "circle",
         lambda y: y.sum(1),
@@ -125,7 +125,7 @@ RULES: dict[str, ldf.Dual] = {
 
 
 def dispatch(rows: int = 512, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """A load to share between four units."""
+    """Data for a load shared by four units."""
     return examples.dispatch(rows, seed=seed)
 
 
@@ -141,7 +141,7 @@ def network(inputs: int = 5, outputs: int = 4, width: int = 32) -> nn.Module:
 
 
 def kill_after_checkpoint(file: Path, delay: float, script: str, *arguments: str) -> bool:
-    """Run a script of this folder and kill it a little after it wrote a new checkpoint; whether it died of that."""
+    """Run a script of this folder, kill it shortly after a new checkpoint, and return whether the kill ended it."""
     before = file.stat().st_mtime_ns if file.exists() else 0
     child = subprocess.Popen([sys.executable, str(Path(__file__).with_name(script)), *arguments])
     limit = time.monotonic() + 120
@@ -167,7 +167,7 @@ def changed(text: str, table: str, row: int, values: dict[int, object]) -> str:
 
 
 def size_of(png: Path) -> tuple[int, int]:
-    """Width and height of a whole picture."""
+    """Width and height of a complete PNG file."""
     content = png.read_bytes()
     assert content.startswith(b"\x89PNG\r\n\x1a\n")
     assert content.endswith(b"IEND\xaeB`\x82")
@@ -176,7 +176,7 @@ def size_of(png: Path) -> tuple[int, int]:
 
 
 def refused(done: subprocess.CompletedProcess, reason: str) -> None:
-    """One line on standard error with the reason, and exit code 1."""
+    """Check for exit code 1 and one line on standard error that contains the reason."""
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("ldf: ")
     assert done.stderr.count("\n") == 1, done.stderr

@@ -1,4 +1,4 @@
-"""Trains under every kind of constraint checkpointed every step; run by training/test_resume.py, and killed by it."""
+"""Trains with every kind of constraint and a checkpoint per step; run and killed by training/test_resume.py."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Jobs that note when they run; run as a script by reproduce/test_jobs.py, and killed by it."""
+"""Jobs that log their runs; run as a script and killed by reproduce/test_jobs.py."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ COUNT = 12
 
 @dataclass(frozen=True)
 class Square(Job):
-    """number² after a while; what runs is noted in a file."""
+    """number² after a pause; each run is logged to a file."""
 
     version = 3
     number: int
@@ -39,7 +39,7 @@ class Square(Job):
 
 @dataclass(frozen=True)
 class Total(Job):
-    """The sum of squares: written as it is, without a version."""
+    """The sum of squares, stored without a version."""
 
     unit = "total"
     squares: tuple[Square, ...]
@@ -62,7 +62,7 @@ class Total(Job):
 
 
 def slow() -> list[Square]:
-    """Enough of them to be killed in the middle."""
+    """Enough jobs that a kill interrupts them."""
     return [Square(number, pause=0.15) for number in range(COUNT)]
 
 

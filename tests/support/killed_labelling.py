@@ -1,4 +1,4 @@
-"""Labels a data set; run by proxies/data/test_labelling.py, and killed by it."""
+"""Labels a data set; run and killed by proxies/data/test_labelling.py."""
 
 import sys
 from pathlib import Path

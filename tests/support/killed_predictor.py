@@ -1,4 +1,4 @@
-"""Fits a predictor with a checkpoint after each step; run by transprecision/test_training.py, and killed by it."""
+"""Fits a predictor with a checkpoint after each step; run and killed by transprecision/test_training.py."""
 
 import sys
 from functools import partial

@@ -1,4 +1,4 @@
-"""Trains with a checkpoint after each step; run by proxies/learning/test_training.py, and killed by it."""
+"""Trains with a checkpoint after each step; run and killed by proxies/learning/test_training.py."""
 
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Small labelled data sets of case14, and one of a made-up problem whose answers are a formula."""
+"""Small labelled data sets of case14, and of a synthetic problem with answers in closed form."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,14 +19,14 @@ SAMPLINGS = {"independent": Sampling("independent"), "shared": Sampling("shared"
 
 
 def labelled(folder: Path, mode: str, rows: int = ROWS) -> Dataset:
-    """Demands of case14 with their optimal states; shared ones with an earlier state."""
+    """Demands of case14 with their optimal states; mode "shared" adds an earlier state."""
     problem = open_problem("power", "case14_ieee")
     label(problem, rows, SAMPLINGS[mode], folder, workers=1, progress=False)
     return dataset.load(folder)
 
 
 def formula(demand: Tensor, answer: Callable[[Tensor], Tensor], earlier: Tensor | None = None) -> Dataset:
-    """Demands [n, D] with states answer(demand) [n, S]; a problem with one quantity, and no bounds."""
+    """Demands [n, D] with states answer(demand) [n, S], for a problem with one quantity and no bounds."""
     state = answer(demand)
     size = state.shape[1]
     problem = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Packages that add problems of their own, really installed: the DC-OPF of examples/, and ones that are broken."""
+"""Installed packages that add problems: the DC-OPF of examples/, and broken ones."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ DCOPF = Path(__file__).parent.parent.parent / "examples" / "dcopf"
 
 
 def install(package: Path, folder: Path) -> Path:
-    """Install a package by pip into a folder of its own; that folder."""
+    """Install a package with pip into a folder and return the folder."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--no-build-isolation", "--no-index", "--target", str(folder), str(package)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -17,7 +17,7 @@ def install(package: Path, folder: Path) -> Path:
 
 
 def write(folder: Path, package: str, kind: str, value: str, **modules: str) -> Path:
-    """The metadata of a package with one problem, and its modules, as an installer leaves them; the folder."""
+    """Write the metadata and modules of an installed package with one problem, and return the folder."""
     about = folder / f"{package}-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")

@@ -1,4 +1,4 @@
-"""The laws of a problem in torch, as a check of certificates by other code: that of training."""
+"""The constraints of a problem in torch, as used in training, to check certificates independently."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from ldf.proxies.problem import Floats, Problem
 
 
 def by_torch(problem: Problem, demands: Floats, states: Floats) -> dict[str, Floats]:
-    """The largest ν of every law at states [B, S] for demands [B, D], [B] each."""
+    """The largest ν [B] of every law at states [B, S] for demands [B, D]."""
     batch, rows = SimpleNamespace(demand=torch.from_numpy(demands)), torch.from_numpy(states)
     laws = problem.constraints(lambda y, _: y, torch.float64, labels=False)
     return {law.name: law.violation(law.sigma(rows, batch)).amax(1).numpy() for law in laws}

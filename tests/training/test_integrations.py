@@ -1,4 +1,4 @@
-"""The Lagrangian inside torch.compile, Lightning and distributed training: the same numbers as a plain loop gives."""
+"""The Lagrangian in torch.compile, Lightning and distributed training gives the same numbers as a plain loop."""
 
 import re
 import warnings
@@ -14,7 +14,7 @@ import ldf
 
 ROWS, SIZE, EPOCHS = 32, 8, 4
 
-# A row is in group 1 if its number is a multiple of four: only in batches' even places, see `batches`.
+# Rows whose number is a multiple of four are in group 1; they have even positions in a batch, see `batches`.
 LABELS = torch.tensor([int(row % 4 == 0) for row in range(ROWS)])
 
 
@@ -39,7 +39,7 @@ def sample_constraints():
 
 
 def group_constraints():
-    # The groups are far apart: a difference near zero could have one sign in one process and the other in the next.
+    # The groups are far apart: a difference near zero could have different signs in different processes.
     def outcome(y, batch):
         return y + 3 * LABELS[batch.ids][:, None]
 
@@ -47,7 +47,7 @@ def group_constraints():
 
 
 def batches(epoch):
-    """Row numbers, batch by batch, in another order each epoch; even rows stay in even places."""
+    """Row numbers of each batch, in a different order each epoch; even rows keep even positions."""
     order = torch.randperm(ROWS // 2, generator=torch.Generator().manual_seed(epoch))
     return torch.stack([2 * order, 2 * order + 1], 1).flatten().split(SIZE)
 
@@ -67,7 +67,7 @@ PAIRS = ldf.Pairs(torch.tensor([[row, (5 * row + 3) % ROWS] for row in range(ROW
 
 
 def run(rule, dtype, compiled, prepares):
-    """Losses, epoch sums and multipliers of some epochs with constraints of all three scopes."""
+    """Losses, epoch sums and multipliers over several epochs, with constraints of all three scopes."""
     inputs, targets = data(dtype)
     model = network(dtype)
     constraints = [
@@ -115,7 +115,7 @@ def run(rule, dtype, compiled, prepares):
     ids=str,
 )
 def test_compiled_step_is_one_graph_and_agrees_with_eager(rule, dtype):
-    # Balanced() measures anew in every epoch, Ascent(1e-2) once.
+    # Balanced() measures again in every epoch, Ascent(1e-2) once.
     prepares = {(epoch, 0) for epoch in range(EPOCHS if rule == ldf.Balanced() else 1)}
     expected = run(rule, dtype, compiled=False, prepares=set())
     with no_recompilation():
@@ -126,14 +126,14 @@ def test_compiled_step_is_one_graph_and_agrees_with_eager(rule, dtype):
 
 
 @pytest.mark.parametrize("rule", [ldf.Ascent(1e-2), ldf.Balanced(), ldf.Ascent(1e-2, normalise=False)], ids=repr)
-def test_unprepared_compiled_step_says_what_to_do(rule):
+def test_unprepared_compiled_step_raises_with_the_remedy(rule):
     with no_recompilation(), pytest.raises(Exception, match=r"call lagrangian\.prepare\(loss, predictions, batch\)"):
         run(rule, torch.float32, compiled=True, prepares=set())
 
 
 @pytest.mark.parametrize("rule", [ldf.Ascent(1e-2), ldf.Balanced()], ids=repr)
-def test_task_loss_compiled_on_its_own(rule):
-    """What torch.compile makes can be differentiated once, and no more."""
+def test_task_loss_compiled_separately(rule):
+    """A function compiled by torch.compile can be differentiated only once."""
     inputs, targets = data()
     loss = torch.compile(lambda y, target: (y - target).square().mean(), fullgraph=True, backend="aot_eager")
     lagrangian = ldf.Lagrangian(sample_constraints(), rule, rows=ROWS, updates=EPOCHS)
@@ -162,7 +162,7 @@ def test_prepare_adds_nothing_to_the_sums():
 
 
 def by_hand(rule, epochs=EPOCHS):
-    """Weights, multipliers and history of a loop of one's own, over batches in the order of the rows."""
+    """Weights, multipliers and history of a hand-written loop, over batches in row order."""
     inputs, targets = data()
     model = network()
     lagrangian = ldf.Lagrangian(sample_constraints() + group_constraints(), rule, rows=ROWS, updates=EPOCHS)
@@ -297,7 +297,7 @@ def test_lightning_sanity_check_comes_before_training(tmp_path):
 
 
 class Whole(nn.Module):
-    """Model and Lagrangian in one module, the loss as its output, as Lightning wraps them."""
+    """Model and Lagrangian in one module that outputs the loss, as Lightning wraps them."""
 
     def __init__(self, model, lagrangian):
         super().__init__()
@@ -324,18 +324,18 @@ SCENARIOS = {
 
 
 def train(scenario, rank=0, world=1):
-    """Multipliers and history after every epoch; each process has every world-th row of each batch."""
+    """Multipliers and history after every epoch; of each batch, a process gets every world-th row."""
     make, rule = SCENARIOS[scenario]
     inputs, targets = data()
     model = network()
     lagrangian = ldf.Lagrangian(make(), rule, rows=ROWS, updates=EPOCHS)
     together = scenario in ("one module", "broadcast")
-    if together:  # as after a restart, the buffers are there when the module is wrapped
+    if together:  # as after a restart, the buffers exist when the module is wrapped
         y = model(inputs)
         lagrangian.prepare((y - targets).square().mean(), y, ldf.Batch(ids=torch.arange(ROWS)))
     module = Whole(model, lagrangian) if together else model
     if world > 1:
-        warnings.simplefilter("ignore", FutureWarning)  # the option is about to get a new name
+        warnings.simplefilter("ignore", FutureWarning)  # the option is being renamed
         module = DistributedDataParallel(module, broadcast_buffers=scenario != "one module")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     found = []
@@ -377,7 +377,7 @@ def process(rank, world, folder):
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-    """What two processes found, in every scenario."""
+    """Results of two processes in every scenario."""
     folder = tmp_path_factory.mktemp("processes")
     torch.multiprocessing.spawn(process, args=(2, str(folder)), nprocs=2)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
@@ -408,8 +408,8 @@ def test_two_processes_find_the_multipliers_of_one(processes, scenario):
     assert_multipliers_of_one_process(processes[0][scenario], scenario)
 
 
-def test_buffers_that_are_broadcast_give_no_wrong_sums(processes):
-    """DistributedDataParallel overwrites all buffers with those of rank 0 unless told not to: right, or an error."""
+def test_broadcast_buffers_give_no_wrong_sums(processes):
+    """DistributedDataParallel broadcasts the buffers of rank 0 by default: sums are correct, or an error is raised."""
     for found in processes:
         if isinstance(found["broadcast"], str):
             assert re.search(r"RuntimeError.*(broadcast|sync)_buffers=False", found["broadcast"])
@@ -417,7 +417,7 @@ def test_buffers_that_are_broadcast_give_no_wrong_sums(processes):
             assert_multipliers_of_one_process(found["broadcast"], "broadcast")
 
 
-def test_one_process_lacks_a_group_entirely():
+def test_one_process_has_no_rows_of_a_group():
     for epoch in range(EPOCHS):
         rows = torch.stack(batches(epoch))
         assert set(LABELS[rows[:, 0::2]].flatten().tolist()) == {0, 1}

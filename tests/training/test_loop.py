@@ -1,4 +1,4 @@
-"""fit: what it learns, what it chooses, what it refuses."""
+"""fit: training, selection of the best iterate, and rejected input."""
 
 import functools
 import math
@@ -117,7 +117,7 @@ def test_algorithm_2_samples_pairs_and_groups_in_one_run() -> None:
 
 
 def test_constraints_hold_on_unlabelled_inputs_too() -> None:
-    """Labels only where the first input is small; the constraint is enforced where it is large."""
+    """Labels exist only for small first inputs; the constraint is enforced for large ones."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.rand(200, 5, generator=generator)
     far = torch.rand(400, 5, generator=generator) + torch.tensor([2.0, 0, 0, 0, 0])
@@ -139,18 +139,18 @@ def test_constraints_hold_on_unlabelled_inputs_too() -> None:
     assert violation(far[:200]) < 0.2 * violation(None)
 
 
-def test_a_constraint_that_needs_targets_says_so_on_unlabelled_rows() -> None:
+def test_a_constraint_that_needs_targets_raises_on_unlabelled_rows() -> None:
     above = ldf.inequality("above", lambda y, batch: batch.targets - y)
     with pytest.raises(AttributeError, match="rows without labels have no targets"):
         fit(ldf.Ascent(0.1), constraints=[above], unlabelled=torch.rand(10, 5))
 
 
-def test_a_loader_gives_what_tensors_give() -> None:
+def test_a_loader_gives_the_same_results_as_tensors() -> None:
     inputs, targets = dispatch(256)
     ids = torch.arange(256)
 
     class Same:
-        """Hands out the batches that fit draws itself."""
+        """Yields the same batches that fit would draw."""
 
         dataset = ids
         epoch = -1
@@ -178,7 +178,7 @@ def test_a_loader_of_the_wrong_length_is_refused() -> None:
         def __iter__(self):
             yield from [dispatch(16)] * 3
 
-    with pytest.raises(ValueError, match="length of 5, but handed out 3 batches"):
+    with pytest.raises(ValueError, match="length 5, but yielded 3 batches"):
         fit(None, data=Short())
 
 
@@ -220,13 +220,13 @@ def test_early_stopping() -> None:
     assert len(done.history) - done.best_epoch == 3
 
 
-def test_multipliers_may_move_every_n_steps() -> None:
-    done = fit(ldf.Ascent(0.1), update_every=3)  # 512 rows, 8 steps an epoch: 3 updates
+def test_multipliers_may_be_updated_every_n_steps() -> None:
+    done = fit(ldf.Ascent(0.1), update_every=3)  # 512 rows, 8 steps per epoch: 3 updates
     assert int(done.lagrangian.updates) == 6 * 3
     assert len(done.history) == 6
 
 
-def test_metrics_are_looked_at_on_the_held_out_rows_after_every_epoch() -> None:
+def test_metrics_are_evaluated_on_the_held_out_rows_after_every_epoch() -> None:
     seen: list[Tensor] = []
 
     def largest(y: Tensor, batch: ldf.Batch) -> Tensor:
@@ -284,9 +284,9 @@ def test_predictions_may_be_a_dict_and_inputs_several() -> None:
     assert done.history["nu_mean/positive"][-1] < 0.5 * done.history["nu_mean/positive"][0]
 
 
-def test_a_compiled_fit_gives_what_an_eager_one_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_fit_agrees_with_an_eager_one(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
-    # The default backend needs a C++ compiler; this one traces and differentiates the same graph without.
+    # The default backend needs a C++ compiler; this one traces and differentiates the same graph without one.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     eager, compiled = (fit(ldf.Ascent(0.1), epochs=3, compile=flag) for flag in (False, True))
     torch.testing.assert_close(weights(eager), weights(compiled), rtol=1e-4, atol=1e-5)
@@ -300,7 +300,7 @@ def test_schedules() -> None:
     assert max(cycle.history["lr"]) > 5e-3 > cycle.history["lr"][-1]
 
 
-def test_progress_says_epoch_loss_and_worst_violation(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_shows_epoch_loss_and_worst_violation(capsys: pytest.CaptureFixture[str]) -> None:
     fit(ldf.Ascent(0.1), progress=True)
     line = capsys.readouterr().err
     assert "epoch 6/6" in line
@@ -327,7 +327,7 @@ def test_progress_says_epoch_loss_and_worst_violation(capsys: pytest.CaptureFixt
         ({"stratify": torch.zeros(3, dtype=torch.int64)}, r"stratify must be int64 of shape \[512\]"),
         ({"constraints": dispatch_constraints() * 2}, "two constraints are named 'capacity'"),
         ({"dual": {"capacity": ldf.Fixed(1.0)}}, r"missing: \['balance'\]"),
-        ({"model": nn.Identity()}, "no parameter to train"),
+        ({"model": nn.Identity()}, "no trainable parameters"),
     ],
 )
 def test_bad_input_is_refused_at_once(options: dict, message: str) -> None:
@@ -347,7 +347,7 @@ def test_pairs_and_groups_that_do_not_fit_the_data_are_refused() -> None:
         fit(ldf.Ascent(0.1), constraints=[ldf.equality("one", lambda y, b: y, scope=names)])
 
 
-def test_a_loss_that_is_no_scalar_or_not_finite_is_refused() -> None:
+def test_a_loss_that_is_not_scalar_or_not_finite_is_refused() -> None:
     with pytest.raises(ValueError, match=r"scalar tensor.*got \[64, 4\]"):
         ldf.fit(network(), dispatch(), loss=lambda y, t: (y - t) ** 2, epochs=1, progress=False)
     with pytest.raises(ValueError, match="task loss is nan"):

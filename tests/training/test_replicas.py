@@ -1,4 +1,4 @@
-"""fit_many: the same results as fit, one by one, for every scope and rule."""
+"""fit_many: the same results as separate calls of fit, for every scope and rule."""
 
 from pathlib import Path
 
@@ -33,8 +33,8 @@ def every_scope(rows: int) -> list[ldf.Constraint]:
     ]
 
 
-def test_many_is_one_by_one_for_every_scope_rule_and_seed() -> None:
-    # Doubles: Adam turns a gradient of 1e-9, float noise, into a whole step.
+def test_fit_many_equals_separate_fits_for_every_scope_rule_and_seed() -> None:
+    # Double precision: Adam turns a gradient of 1e-9, float noise, into a full step.
     inputs, targets, free = (part.double() for part in (*dispatch(160), dispatch(40, seed=9)[0]))
     duals = [None, ldf.Balanced(), ldf.Ascent(0.1), ldf.Ascent(1e-3, normalise=False), ldf.NuPI(0.1), ldf.Augmented()]
     options = {
@@ -76,7 +76,7 @@ def test_one_run_may_be_stacked_alone() -> None:
     torch.testing.assert_close(weights(run), weights(alone), rtol=1e-4, atol=1e-5)
 
 
-def test_folds_cover_the_rows_and_hold_their_own_out() -> None:
+def test_folds_cover_all_rows_and_exclude_their_own_from_training() -> None:
     inputs, targets = dispatch(101)
     seen: list[Tensor] = []
     runs = ldf.fit_many(
@@ -99,8 +99,8 @@ def test_folds_cover_the_rows_and_hold_their_own_out() -> None:
         assert float(loss) == pytest.approx(run.history["val_loss"][run.best_epoch - 1], rel=1e-4)
 
 
-def test_a_fold_is_what_fit_gives_without_its_rows() -> None:
-    """The rows a fold leaves out have no influence on it: change their targets, and the weights stay."""
+def test_a_fold_equals_fit_without_its_rows() -> None:
+    """The held-out rows of a fold have no influence on it: its weights do not change with their targets."""
     inputs, targets = dispatch(60)
     options = {"loss": mse, "constraints": dispatch_constraints(), "folds": 3, "epochs": 3, "progress": False}
     options |= {"dual": ldf.Ascent(0.1), "keep": "last"}
@@ -112,7 +112,7 @@ def test_a_fold_is_what_fit_gives_without_its_rows() -> None:
     assert not torch.allclose(weights(before[0]), weights(after[0]))
 
 
-def test_batch_norm_keeps_statistics_of_its_own() -> None:
+def test_batch_norm_statistics_are_separate() -> None:
     def model() -> nn.Module:
         return nn.Sequential(nn.Linear(5, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4))
 
@@ -130,10 +130,10 @@ def test_batch_norm_keeps_statistics_of_its_own() -> None:
     [
         ({"seeds": []}, "nothing to train"),
         ({"duals": []}, "nothing to train"),
-        ({"folds": 1}, "folds must be between 2 and the 64 rows, got 1"),
-        ({"folds": 3, "validation": 0.2}, "folds, held_out and validation each hold rows out: give one of them"),
-        ({"folds": 3, "held_out": [torch.arange(9)]}, "give one of them"),
-        ({"validation": 0.2, "held_out": [torch.arange(9)]}, "give one of them"),
+        ({"folds": 1}, "folds must be between 2 and 64, the number of rows, got 1"),
+        ({"folds": 3, "validation": 0.2}, "folds, held_out and validation each hold rows out: give only one of them"),
+        ({"folds": 3, "held_out": [torch.arange(9)]}, "give only one of them"),
+        ({"validation": 0.2, "held_out": [torch.arange(9)]}, "give only one of them"),
     ],
 )
 def test_bad_input_is_refused(options: dict, message: str) -> None:
@@ -159,12 +159,12 @@ def constraints_of_subsets(pairs: Tensor) -> list[ldf.Constraint]:
 
 
 @pytest.mark.parametrize("validation", [None, 0.25])
-def test_a_run_on_a_subset_is_fit_on_these_rows_alone(validation: float | None) -> None:
+def test_a_run_on_a_subset_equals_fit_on_these_rows(validation: float | None) -> None:
     inputs, targets, free = (part.double() for part in (*dispatch(90), dispatch(10, seed=9)[0]))
     generator = torch.Generator().manual_seed(4)
     pairs = torch.randint(0, 100, (300, 2), generator=generator)
     order = torch.randperm(90, generator=generator)
-    subsets, seeds = [order[:40], order[30:70]], [5, 2]  # in no order, and some rows in both
+    subsets, seeds = [order[:40], order[30:70]], [5, 2]  # unordered and overlapping
     options = {"loss": mse, "epochs": 4, "batch_size": 16, "validation": validation, "unlabelled": free}
     options |= {"schedule": "cosine", "keep": "last", "progress": False}
     rules = [ldf.Ascent(0.1), ldf.Ascent(1e-3, normalise=False)]
@@ -202,7 +202,7 @@ def test_a_run_on_a_subset_is_fit_on_these_rows_alone(validation: float | None) 
         assert not ours["monotone"][~inside].any(), "a pair with a partner outside is not used"
         torch.testing.assert_close(ours["own"][place >= 0], theirs["own"][place[place >= 0]], rtol=1e-7, atol=1e-9)
         assert not ours["own"][place < 0].any()
-        assert ours["own"][90:].any(), "rows without labels are seen by all"
+        assert ours["own"][90:].any(), "all runs use the unlabelled rows"
         if validation is None:
             assert run.held_out is alone.held_out is None
         else:
@@ -256,7 +256,7 @@ def planned(constraints: list[ldf.Constraint], subsets: list[Tensor] | None = No
     return Task(settings, Data(dispatch(24), dispatch(40, seed=9)[0]), [0, 1], None, subsets)
 
 
-def test_rows_that_only_serve_pairs_are_not_predicted_a_second_time() -> None:
+def test_rows_used_only_in_pairs_are_predicted_once() -> None:
     both = torch.arange(24, 64).reshape(20, 2)
     monotone = ldf.inequality("monotone", lambda y, p: y[0] - y[1], scope=ldf.Pairs(both), multiplier="sample")
     steps = planned([monotone]).plan(0, 0)
@@ -271,7 +271,7 @@ def test_rows_that_only_serve_pairs_are_not_predicted_a_second_time() -> None:
     assert sorted(torch.cat([step["free"] for step in steps]).tolist()) == list(range(24, 64))
 
 
-def test_every_run_sees_all_rows_without_labels() -> None:
+def test_every_run_uses_all_unlabelled_rows() -> None:
     subsets = [torch.arange(0, 12), torch.arange(12, 24)]
     task = planned(dispatch_constraints(), subsets)
     for run, subset in enumerate(subsets):
@@ -285,15 +285,15 @@ def test_every_run_sees_all_rows_without_labels() -> None:
     [
         ([torch.arange(9)], ValueError, "subsets must have a set of rows for each of the 2 seeds, got 1"),
         ([torch.arange(9)] * 3, ValueError, "for each of the 2 seeds, got 3"),
-        ([torch.arange(9), torch.arange(9).int()], TypeError, "that of seed 7 must be a tensor of row numbers"),
-        ([torch.ones(64).bool(), torch.arange(9)], TypeError, "that of seed 3 must be a tensor of row numbers"),
-        ([[0, 1], [2, 3]], TypeError, "that of seed 3 must be a tensor of row numbers"),
-        ([torch.arange(9), torch.arange(9)[None]], TypeError, "that of seed 7 must be a tensor of row numbers"),
-        ([torch.arange(0), torch.arange(0)], TypeError, "that of seed 3 must be a tensor of row numbers"),
-        ([torch.arange(9), torch.arange(56, 65)], ValueError, "seed 7 has a row that is not among the 64, numbered fr"),
-        ([torch.arange(-1, 8), torch.arange(9)], ValueError, "seed 3 has a row that is not among the 64"),
-        ([torch.arange(9), torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 7])], ValueError, "subsets must have different rows"),
-        ([torch.arange(9), torch.arange(8)], ValueError, "and all of them the same number"),
+        ([torch.arange(9), torch.arange(9).int()], TypeError, "expected an int64 tensor of row numbers for seed 7"),
+        ([torch.ones(64).bool(), torch.arange(9)], TypeError, "expected an int64 tensor of row numbers for seed 3"),
+        ([[0, 1], [2, 3]], TypeError, "expected an int64 tensor of row numbers for seed 3"),
+        ([torch.arange(9), torch.arange(9)[None]], TypeError, "expected an int64 tensor of row numbers for seed 7"),
+        ([torch.arange(0), torch.arange(0)], TypeError, "expected an int64 tensor of row numbers for seed 3"),
+        ([torch.arange(9), torch.arange(56, 65)], ValueError, "a row number for seed 7 is outside 0 to 63"),
+        ([torch.arange(-1, 8), torch.arange(9)], ValueError, "a row number for seed 3 is outside 0 to 63"),
+        ([torch.arange(9), torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 7])], ValueError, "subsets must have distinct rows"),
+        ([torch.arange(9), torch.arange(8)], ValueError, "the same number for each seed"),
     ],
 )
 def test_bad_subsets_are_refused(subsets: list, kind: type[Exception], message: str) -> None:
@@ -302,7 +302,7 @@ def test_bad_subsets_are_refused(subsets: list, kind: type[Exception], message: 
 
 
 def test_more_folds_than_a_subset_has_rows_are_refused() -> None:
-    with pytest.raises(ValueError, match="folds must be between 2 and the 9 rows, got 10"):
+    with pytest.raises(ValueError, match="folds must be between 2 and 9, the number of rows, got 10"):
         ldf.fit_many(network, dispatch(64), loss=mse, subsets=[torch.arange(9)], folds=10, epochs=1, progress=False)
 
 
@@ -315,12 +315,12 @@ def test_a_checkpoint_of_other_subsets_is_refused(tmp_path: Path) -> None:
         ldf.fit_many(network, dispatch(64), subsets=[torch.arange(1, 31)], **options)
 
 
-# ---------------------------------------------------------------- rows held out by number
+# ---------------------------------------------------------------- held-out rows by number
 
 
 @pytest.mark.parametrize("ascend_on", ["training", "held-out"])
 @pytest.mark.parametrize("subsets", [None, [torch.arange(59, 9, -1), torch.arange(50)]])
-def test_a_run_with_rows_held_out_is_fit_with_these_as_validation_data(
+def test_a_run_with_held_out_rows_equals_fit_with_these_as_validation_data(
     ascend_on: str, subsets: list[Tensor] | None
 ) -> None:
     inputs, targets = (part.double() for part in dispatch(60))
@@ -368,23 +368,23 @@ def test_a_run_with_rows_held_out_is_fit_with_these_as_validation_data(
     ("held_out", "kind", "message"),
     [
         ([torch.arange(9)], ValueError, "held_out must have a set of rows for each of the 2 seeds, got 1"),
-        ([torch.arange(9), [1, 2]], TypeError, "held_out: that of seed 7 must be a tensor of row numbers"),
-        ([torch.arange(9), torch.arange(56, 65)], ValueError, "held_out: that of seed 7 has a row that is not among"),
-        ([torch.arange(9), torch.arange(8)], ValueError, "held_out must have different rows, and all of them the same"),
-        ([torch.tensor([1, 1]), torch.arange(2)], ValueError, "held_out must have different rows"),
-        ([torch.arange(64)] * 2, ValueError, "held_out: all 64 rows are held out, and none is left to train on"),
+        ([torch.arange(9), [1, 2]], TypeError, "held_out: expected an int64 tensor of row numbers for seed 7"),
+        ([torch.arange(9), torch.arange(56, 65)], ValueError, "held_out: a row number for seed 7 is outside 0 to 63"),
+        ([torch.arange(9), torch.arange(8)], ValueError, "held_out must have distinct rows, the same number for each"),
+        ([torch.tensor([1, 1]), torch.arange(2)], ValueError, "held_out must have distinct rows"),
+        ([torch.arange(64)] * 2, ValueError, "held_out: all 64 rows are held out, which leaves none to train on"),
     ],
 )
-def test_bad_rows_to_hold_out_are_refused(held_out: list, kind: type[Exception], message: str) -> None:
+def test_bad_held_out_rows_are_refused(held_out: list, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message):
         ldf.fit_many(network, dispatch(64), loss=mse, held_out=held_out, seeds=[3, 7], epochs=1, progress=False)
 
 
-def test_rows_to_hold_out_must_be_some_of_the_subset() -> None:
+def test_held_out_rows_must_be_in_the_subset() -> None:
     subsets = [torch.arange(20), torch.arange(10, 30)]
     options = {"loss": mse, "subsets": subsets, "seeds": [3, 7], "epochs": 1, "progress": False}
     for second in (torch.tensor([9, 12]), torch.tensor([29, 30])):
-        with pytest.raises(ValueError, match="held_out: rows that are not among the seed's subset"):
+        with pytest.raises(ValueError, match="held_out: some rows are not in the seed's subset"):
             ldf.fit_many(network, dispatch(64), held_out=[torch.tensor([0, 19]), second], **options)
     with pytest.raises(ValueError, match="held_out: all 20 rows are held out"):
         ldf.fit_many(network, dispatch(64), held_out=subsets, **options)
@@ -399,7 +399,7 @@ def test_a_checkpoint_with_other_rows_held_out_is_refused(tmp_path: Path) -> Non
         ldf.fit_many(network, dispatch(64), held_out=[torch.arange(1, 10)], **options)
 
 
-def test_every_seed_may_have_rules_of_its_own() -> None:
+def test_every_seed_may_have_its_own_rules() -> None:
     inputs = torch.rand(40, 3, generator=torch.Generator().manual_seed(0))
     balance = ldf.equality("balance", lambda y, batch: y.sum(1, keepdim=True) - 1)
 

@@ -1,4 +1,4 @@
-"""A run killed at any moment and taken up again gives, bit for bit, what one gives that was never killed."""
+"""A run that is killed at any moment and resumed is bit-identical to an uninterrupted run."""
 
 import re
 from pathlib import Path
@@ -29,17 +29,17 @@ def same(first: ldf.Fit, second: ldf.Fit) -> None:
 
 
 @pytest.mark.parametrize("kind", ["one", "many"])
-def test_killed_and_resumed_is_never_killed_bit_for_bit(tmp_path: Path, kind: str) -> None:
+def test_a_killed_and_resumed_run_is_bit_identical_to_an_uninterrupted_one(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "checkpoint.safetensors"
     kills, written = 0, set()
-    # Kill it a little after a new checkpoint is there, over and over: within epochs, between them, while writing.
+    # Kill it repeatedly, shortly after each new checkpoint: within epochs, between them, while writing.
     for delay in (0.0, 0.03, 0.011, 0.2, 0.07):
         if kill_after_checkpoint(file, delay, "killed.py", str(tmp_path), kind):
             kills += 1
             facts = checkpoint.load(file)[1]
             written.add((facts["place"]["epoch"], facts["place"]["done"]))
     assert kills >= 3
-    assert any(done for _, done in written), "at least one kill must have struck within an epoch"
+    assert any(done for _, done in written), "at least one kill must be within an epoch"
     resumed, whole = train(tmp_path, 0.0, kind == "many"), train(None, 0.0, kind == "many")
     for a, b in zip(resumed, whole, strict=True):
         same(a, b)
@@ -61,20 +61,20 @@ def fit(folder: Path, epochs: int = 4, **options) -> ldf.Fit:
 
 
 class StopError(Exception):
-    """Ends a run from within, as a kill would."""
+    """Stops a run from inside, as a kill would."""
 
 
 @pytest.mark.parametrize("own_generator", [False, True])
-def test_a_shuffling_dataloader_goes_on_with_the_same_batches(tmp_path: Path, own_generator: bool) -> None:
+def test_a_shuffling_dataloader_resumes_with_the_same_batches(tmp_path: Path, own_generator: bool) -> None:
     def loader(stop_after: int | None = None):
         class Counting(DataLoader):
-            handed = 0
+            yielded = 0
 
             def __iter__(self):
                 for batch in super().__iter__():
-                    if stop_after is not None and Counting.handed == stop_after:
+                    if stop_after is not None and Counting.yielded == stop_after:
                         raise StopError
-                    Counting.handed += 1
+                    Counting.yielded += 1
                     yield batch
 
         generator = torch.Generator().manual_seed(5) if own_generator else None
@@ -119,7 +119,7 @@ def test_the_checkpoint_of_another_problem_is_refused(tmp_path: Path, change: di
         ({"metrics": None}, "(metrics: ['a'] there, [] here);"),
     ],
 )
-def test_other_ways_to_look_at_held_out_rows_are_another_problem(tmp_path: Path, change: dict, named: str) -> None:
+def test_other_uses_of_held_out_rows_are_another_problem(tmp_path: Path, change: dict, named: str) -> None:
     options = {"validation": 0.25, "metrics": {"a": lambda y, batch: y.mean()}}
     first = fit(tmp_path, **options)
     with pytest.raises(ldf.CheckpointError, match=re.escape(f"another problem {named}")):
@@ -128,8 +128,8 @@ def test_other_ways_to_look_at_held_out_rows_are_another_problem(tmp_path: Path,
 
 
 @pytest.mark.parametrize("folds", [None, 3])
-def test_multipliers_that_ascend_by_held_out_rows_go_on_bit_for_bit(tmp_path: Path, folds: int | None) -> None:
-    """Interrupted within an epoch before and after an ascent, and between epochs."""
+def test_multipliers_that_ascend_by_held_out_rows_resume_bit_for_bit(tmp_path: Path, folds: int | None) -> None:
+    """Interrupted within an epoch, before and after an update, and between epochs."""
     inputs, targets = dispatch(72)
     data = {"inputs": inputs, "targets": targets, "group": (inputs[:, 0] > inputs[:, 0].median()).long()}
     rate = {"scope": ldf.Groups("group", 2), "exact": lambda y, b: (y[:, :1] > 0.7).float()}
@@ -236,5 +236,5 @@ def test_an_optimiser_that_cannot_be_saved_is_named(tmp_path: Path) -> None:
     mse(model(torch.ones(2, 5)), torch.ones(2, 4)).backward()
     optimizer.step()
     next(iter(optimizer.state.values()))["odd"] = object()
-    with pytest.raises(ldf.CheckpointError, match="Adam keeps a object as 'odd'"):
+    with pytest.raises(ldf.CheckpointError, match="Adam stores 'odd' as object"):
         checkpoint.pack_optimizer(optimizer)

@@ -178,8 +178,8 @@ def test_the_target_is_y_else_the_error_else_the_named_column(tmp_path: Path) ->
         ("a,target\n1,2\n1,\n", {}, "column 'target', row 2: expected a number, got None"),
         ("a,a,y\n1,2,3\n", {}, "there is more than one column 'a'"),
         ("a,target\n", {}, "has no row"),
-        ("a,target\n1\n", {}, "is damaged or no table"),
-        ("", {}, "is damaged or no table"),
+        ("a,target\n1\n", {}, "is damaged or not a table"),
+        ("", {}, "is damaged or not a table"),
     ],
 )
 def test_bad_tables_are_refused(tmp_path: Path, text: str, options: dict, message: str) -> None:
@@ -207,14 +207,14 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         read_table(tmp_path / "none.csv")
     with pytest.raises(ValueError, match=r"configurations are read from \.csv or \.parquet files, not \.txt"):
         read_table(written(tmp_path / "table.txt", "a,target\n1,2\n"))
-    with pytest.raises(ValueError, match=r"not without suffix"):
+    with pytest.raises(ValueError, match=r"not files without a suffix"):
         read_table(written(tmp_path / "table", "a,target\n1,2\n"))
-    with pytest.raises(ValueError, match=r"table\.parquet is damaged or no table"):
+    with pytest.raises(ValueError, match=r"table\.parquet is damaged or not a table"):
         read_table(written(tmp_path / "table.parquet", "a,target\n1,2\n"))
     whole = tmp_path / "labels.parquet"
     label(KERNELS["fwt"], 50, whole)
     whole.write_bytes(whole.read_bytes()[:-20])
-    with pytest.raises(ValueError, match=r"labels\.parquet is damaged or no table"):
+    with pytest.raises(ValueError, match=r"labels\.parquet is damaged or not a table"):
         read_table(whole)
 
 

@@ -1,4 +1,4 @@
-"""Report pages in a real browser: no error, nothing fetched, pictures, sorting, narrow and wide, light and dark."""
+"""Report pages in a real browser: no errors, no requests, figures, sorting, narrow and wide, light and dark."""
 
 import math
 import re
@@ -60,12 +60,12 @@ return {widths: {closed, open: widths()}, colours, hovered, images, shut, boxes,
 """
 PAGES = ("fits", "whole", "quick")
 VIEWS = {"wide and light": (1500, False), "narrow and dark": (420, True)}
-# What is said where public data cannot be fetched has addresses without a space.
-REASON = f"gas/gaslib-40-E.m is nowhere, and could not be fetched from {SOURCES['gas/gaslib-40-E.m'].url}: no route"
+# The message about data that cannot be downloaded contains a long URL without spaces.
+REASON = f"gas/gaslib-40-E.m is missing, and could not be downloaded from {SOURCES['gas/gaslib-40-E.m'].url}: no route"
 
 
 def draw(folder: Path, fits: dict[str, ldf.Fit]) -> list[Part]:
-    """Tables of made-up figures with pictures of them, and of real fits."""
+    """Tables of invented values with figures, and figures of real fits."""
     power = [*rows(), *rows(recipe="paper"), *rows("case118_ieee", sampling="independent", samples=4000, epochs=80)]
     power += [row("MCD", "pf", 1e-7, paper=0.001), row("M", "pf", None, seeds=0), row("mean", "pf", 12.0)]
     precise = [
@@ -94,7 +94,7 @@ def draw(folder: Path, fits: dict[str, ldf.Fit]) -> list[Part]:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A page of several fits, one of several tables, and one of the same in a quick run with a table missing."""
+    """A page of several fits, a page of several tables, and the same tables from a quick run with one missing."""
     folder = tmp_path_factory.mktemp("pages")
     crossed = replace(trained(), conflicts={("capacity", "balance"): -0.5})
     fits = {"M": trained(dual=None), "MCD": crossed, "a model with held-out rows": trained(validation=0.25)}
@@ -110,7 +110,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def seen(made: dict[str, Path]):
-    """What a page is like in a view; each is opened once."""
+    """Survey of a page in a view; each is opened once."""
     return cache(lambda name, view: look(made[name], SURVEY, VIEWS[view][0], dark=VIEWS[view][1]))
 
 
@@ -118,10 +118,10 @@ every_page = pytest.mark.parametrize("name", PAGES)
 every_view = pytest.mark.parametrize("view", VIEWS)
 
 
-# ---------------------------------------------------------------- the looking itself
+# ---------------------------------------------------------------- the test tool
 
 
-def test_what_is_wrong_with_a_page_is_seen(tmp_path: Path) -> None:
+def test_errors_on_a_page_are_detected(tmp_path: Path) -> None:
     path = tmp_path / "a.html"
     path.write_text(building.document("t", ["<p>✓ fine</p>"]))
     read = "return [document.querySelector('p').innerText, innerWidth]"
@@ -131,38 +131,38 @@ def test_what_is_wrong_with_a_page_is_seen(tmp_path: Path) -> None:
         '<script>console.warn("careful");</script>',
         '<img src="data:image/png;base64,AAAA" alt="">',
         '<img src="http://localhost:9/far.png" alt="">',
-        '<img src="beside.png" alt="">',
+        '<img src="local.png" alt="">',
         "<style>p { background: url(style.png); }</style><p>text</p>",
     ]
     path.write_text(building.document("t", wrong))
     errors = "\n".join(look(path, "return absent.value").errors)
-    for words in ("nothing is not", "careful", "base64,AAAA", ":9/far.png", "beside.png", "style.png", "absent is not"):
+    for words in ("nothing is not", "careful", "base64,AAAA", ":9/far.png", "local.png", "style.png", "absent is not"):
         assert words in errors
 
 
-# ---------------------------------------------------------------- what the pages do
+# ---------------------------------------------------------------- the pages
 
 
 @every_view
 @every_page
-def test_a_page_opens_without_an_error_or_a_word_on_the_console(name: str, view: str, seen) -> None:
+def test_a_page_opens_without_errors_or_console_output(name: str, view: str, seen) -> None:
     found: Seen = seen(name, view)
     assert found.errors == []
     assert found.found["letters"] == "UTF-8"
     assert found.found["dark"] == VIEWS[view][1]
-    words = {"fits": "What the doctor says: MCD", "whole": "Figures to reach", "quick": f"is missing: {REASON}"}
+    words = {"fits": "Doctor's findings: MCD", "whole": "Figures to reach", "quick": f"is missing: {REASON}"}
     assert words[name] in found.found["seen"]
 
 
 @every_page
-def test_nothing_on_a_page_is_elsewhere(name: str, made: dict[str, Path]) -> None:
+def test_a_page_is_self_contained(name: str, made: dict[str, Path]) -> None:
     page = Page(made[name].read_text())
     given = [value for _, found in page.attributes for key, value in found.items() if key in ("src", "href", "srcset")]
     inside = {f"#{found['id']}" for _, found in page.attributes if "id" in found}
-    beside = {"results.json", "table.md"} if name != "fits" else set()
-    assert {value for value in given if not value.startswith("data:")} == inside | beside
+    linked = {"results.json", "table.md"} if name != "fits" else set()
+    assert {value for value in given if not value.startswith("data:")} == inside | linked
     assert sum(value.startswith("data:image/png;base64,") for value in given) >= 3
-    for folder in {made[name].parent / file for file in beside}:
+    for folder in {made[name].parent / file for file in linked}:
         assert folder.is_file()
     style = re.search(r"<style>(.*?)</style>", made[name].read_text(), re.DOTALL)
     assert not re.search(r"url\(|@import", style[1])
@@ -170,18 +170,18 @@ def test_nothing_on_a_page_is_elsewhere(name: str, made: dict[str, Path]) -> Non
 
 @every_view
 @every_page
-def test_every_picture_is_shown_those_in_closed_details_too(name: str, view: str, seen) -> None:
+def test_every_figure_is_shown_including_those_in_closed_details(name: str, view: str, seen) -> None:
     found = seen(name, view).found
     assert len(found["images"]) == {"fits": 3, "whole": 4, "quick": 4}[name]
     assert all(done and width > 100 and height > 100 for done, width, height, _ in found["images"])
     assert any(hidden for *_, hidden in found["images"]) == (name != "fits")
-    assert found["shut"] >= 3, "details are closed to begin with"
+    assert found["shut"] >= 3, "details are closed initially"
     assert max(found["broad"]) <= VIEWS[view][0]
 
 
 @every_view
 @every_page
-def test_nothing_sticks_out_and_wide_tables_scroll_in_their_own_box(name: str, view: str, seen) -> None:
+def test_nothing_overflows_and_wide_tables_scroll_in_their_own_box(name: str, view: str, seen) -> None:
     found = seen(name, view).found
     for state, (needed, there) in found["widths"].items():
         assert there == VIEWS[view][0]
@@ -195,7 +195,7 @@ def test_nothing_sticks_out_and_wide_tables_scroll_in_their_own_box(name: str, v
 
 @every_view
 @every_page
-def test_text_stands_out_from_its_background(name: str, view: str, seen) -> None:
+def test_text_contrasts_with_its_background(name: str, view: str, seen) -> None:
     found = seen(name, view).found
     colours, (text, background) = found["colours"], found["colours"]["body"]
     assert {"body", "td", "dt", ".quiet", ".good", ".bad", "th button", "summary", "figcaption"} <= colours.keys()
@@ -221,7 +221,7 @@ def test_light_and_dark_are_different(name: str, seen) -> None:
 
 
 def key(cell: list) -> tuple[bool, list]:
-    """Whether a cell is empty, and what it is sorted by: a number, or text with the numbers in it as numbers."""
+    """Whether a cell is empty, and its sort key: a number, or text in which numbers compare as numbers."""
     text, value = cell
     shown = text if value is None else value
     try:
@@ -232,7 +232,7 @@ def key(cell: list) -> tuple[bool, list]:
 
 
 def check(table: dict) -> None:
-    """Every head of a table sorts it, up and down."""
+    """Every column heading sorts the table, ascending and descending."""
     count = len(table["cells"])
     for column, clicks in enumerate(table["clicks"]):
         where = (table["name"], column)
@@ -250,17 +250,17 @@ def check(table: dict) -> None:
 
 
 @every_page
-def test_every_head_is_a_button_and_sorts_its_table(name: str, seen) -> None:
+def test_every_heading_is_a_button_and_sorts_its_table(name: str, seen) -> None:
     tables = seen(name, "wide and light").found["tables"]
     assert len(tables) == {"fits": 7, "whole": 9, "quick": 9}[name]
     for table in tables:
         assert {len(line) for line in table["cells"]} == {len(table["buttons"])}
         for button in table["buttons"]:
-            assert button == ["BUTTON", "button", 1, True, "underline"], "reached by keyboard, and seen to be"
+            assert button == ["BUTTON", "button", 1, True, "underline"], "reachable by keyboard, with visible focus"
         check(table)
 
 
-def test_numbers_are_sorted_as_numbers_text_as_text_and_what_is_empty_last(tmp_path: Path) -> None:
+def test_numbers_are_sorted_as_numbers_text_as_text_and_empty_cells_last(tmp_path: Path) -> None:
     names = ("item 10", "item 9", "b", "Äpfel", "a", "", "item 2", "c")
     values = [10.0, 9.0, 1e-7, 0.001, -2.0, None, math.nan, math.inf]
     lines = [

@@ -1,4 +1,4 @@
-"""`fit.report`: what its page says of a fit or of several, and the pictures on it."""
+"""`fit.report`: the content of its page for one or several fits, and its figures."""
 
 import importlib
 import math
@@ -25,7 +25,7 @@ module = importlib.import_module("ldf.viewing.report")
 
 
 def trained(constraints=None, epochs: int = 3, **options) -> ldf.Fit:
-    """A small network, three epochs."""
+    """A small network trained for three epochs."""
     torch.manual_seed(0)
     constraints = dispatch_constraints() if constraints is None else constraints
     loss = torch.nn.functional.mse_loss
@@ -34,20 +34,20 @@ def trained(constraints=None, epochs: int = 3, **options) -> ldf.Fit:
 
 @pytest.fixture(scope="module")
 def fit() -> ldf.Fit:
-    """Of capacity, which it keeps, and balance, which it does not."""
+    """A fit that satisfies capacity and violates balance."""
     return trained(dual=ldf.Ascent(step=1e-2))
 
 
 @pytest.fixture
 def dots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few bytes, which cost nothing, in place of pictures that a test does not look at."""
+    """Replaces the figures by a few bytes, for tests that do not check them."""
     for name in ("losses_figure", "traces_figure", "multipliers_figure"):
         monkeypatch.setattr(module, name, lambda histories, path: path.write_bytes(b"drawn"))
 
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list:
-    """The figures that are made, kept rather than saved."""
+    """Collects the figures instead of saving them."""
     found: list = []
     monkeypatch.setattr(figures, "save", lambda figure, path: found.append(figure))
     yield found
@@ -60,7 +60,7 @@ def read(path: Path) -> Page:
 
 
 def findings(page: Page) -> list[dict[str, str]]:
-    """The lines of the doctor's tables, each by its heads."""
+    """Rows of the tables of findings, keyed by column heading."""
     found: list[dict[str, str]] = []
     heads: list[str] = []
     for line in page.cells:
@@ -74,7 +74,7 @@ def findings(page: Page) -> list[dict[str, str]]:
 # ---------------------------------------------------------------- the page
 
 
-def test_a_constraint_that_holds_is_good_and_one_that_does_not_is_bad(fit: ldf.Fit, tmp_path: Path) -> None:
+def test_satisfied_constraints_are_marked_good_and_violated_ones_bad(fit: ldf.Fit, tmp_path: Path) -> None:
     path = fit.report(tmp_path / "report.html")
     assert path == tmp_path / "report.html"
     page = read(path)
@@ -92,12 +92,12 @@ def test_a_constraint_that_holds_is_good_and_one_that_does_not_is_bad(fit: ldf.F
             "tolerance": number(fit.lagrangian.tolerances[name]),
             "multiplier": number(last[f"lambda/{name}"]),
             "rule": repr(ldf.Ascent(step=1e-2)),
-            "the doctor's words": f"{advice[name].finding} {advice[name].change}",
+            "advice": f"{advice[name].finding} {advice[name].change}",
         }
     kinds = [attributes.get("class", "") for tag, attributes in page.attributes if tag == "td"]
     assert [kind for kind in kinds if "good" in kind or "bad" in kind] == ["text good", "text bad"]
     values = [attributes.get("data-value") for tag, attributes in page.attributes if tag == "td"]
-    assert repr(last["nu_mean/balance"]) in values, "sorted by all its digits"
+    assert repr(last["nu_mean/balance"]) in values, "the sort key has all digits"
 
 
 @pytest.mark.usefixtures("dots")
@@ -111,14 +111,14 @@ def test_verdicts_are_marked(fit: ldf.Fit, tmp_path: Path, monkeypatch, verdict:
     path = fit.report(tmp_path / "a.html")
     (line,) = findings(read(path))
     assert line["verdict"] == f"{'✓' if held else '✗'} {verdict}"
-    assert line["the doctor's words"] == "Words."
+    assert line["advice"] == "Words."
     kind = "good" if held else "bad"
     assert re.findall(r'<td class="text (good|bad)">', path.read_text()) == [kind]
     assert '<p class="bad">Warning: beware of &lt;this&gt;</p>' in path.read_text()
 
 
 @pytest.mark.usefixtures("dots")
-def test_held_out_violations_are_shown_where_there_are_any(fit: ldf.Fit, tmp_path: Path) -> None:
+def test_held_out_violations_are_shown_if_available(fit: ldf.Fit, tmp_path: Path) -> None:
     validated = trained(validation=0.25)
     lines = findings(read(validated.report(tmp_path / "a.html")))
     last = validated.history.rows[-1]
@@ -130,14 +130,14 @@ def test_held_out_violations_are_shown_where_there_are_any(fit: ldf.Fit, tmp_pat
 
 
 @pytest.mark.usefixtures("dots")
-def test_names_title_and_labels_are_text_and_no_html(tmp_path: Path) -> None:
+def test_names_title_and_labels_are_escaped(tmp_path: Path) -> None:
     nasty = '<script>alert("x")</script> & more'
     named = ldf.equality(nasty, lambda y, batch: y.sum(1, keepdim=True) - 1)
     one = replace(trained([named]), label={nasty: nasty})
     path = ldf.report({nasty: one, "other": trained()}, tmp_path / "a.html", title=nasty)
     html = path.read_text()
     page = Page(html)
-    assert html.count("<script") == 1, "its own"
+    assert html.count("<script") == 1, "the script of the page"
     assert html.count("alert(") == html.count("alert(&quot;x&quot;)")
     assert f"<title>{escape(nasty)}</title>" in html
     assert page.seen.count(nasty) >= 8, "title, heading, training, label, doctor, constraint, columns, details"
@@ -145,11 +145,11 @@ def test_names_title_and_labels_are_text_and_no_html(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("dots")
-def test_several_fits_stand_side_by_side(fit: ldf.Fit, tmp_path: Path) -> None:
+def test_several_fits_are_on_one_page(fit: ldf.Fit, tmp_path: Path) -> None:
     other = replace(trained(validation=0.25, epochs=2), label={"seed": 7}, stopped_early=True)
     page = read(ldf.report({"one": fit, "two": other}, tmp_path / "a.html", title="Both"))
     assert [line["constraint"] for line in findings(page)] == ["capacity", "balance"] * 2
-    for words in ("What the doctor says: one", "What the doctor says: two", "The epochs as a table: two"):
+    for words in ("Doctor's findings: one", "Doctor's findings: two", "Table of epochs: two"):
         assert words in page.seen
     weights = sum(p.numel() for p in other.model.parameters())
     for facts in (
@@ -159,8 +159,8 @@ def test_several_fits_stand_side_by_side(fit: ldf.Fit, tmp_path: Path) -> None:
     ):
         assert re.search(facts, page.seen)
     alone = read(fit.report(tmp_path / "b.html", title="Alone"))
-    assert "What the doctor says" in alone.seen
-    assert "What the doctor says:" not in alone.seen
+    assert "Doctor's findings" in alone.seen
+    assert "Doctor's findings:" not in alone.seen
     for shown in (page, alone):
         assert [a["alt"] for tag, a in shown.attributes if tag == "img"] == [
             "Loss; dashed: on held-out rows", "Mean violation ν of each constraint", "Multipliers",
@@ -168,7 +168,7 @@ def test_several_fits_stand_side_by_side(fit: ldf.Fit, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("dots")
-def test_constraints_that_pull_against_each_other_are_named(tmp_path: Path) -> None:
+def test_conflicting_constraints_are_listed(tmp_path: Path) -> None:
     fit = replace(trained(), conflicts={("capacity", "balance"): -0.256})
     page = read(fit.report(tmp_path / "a.html"))
     assert ["one", "other", "cosine"] in page.cells
@@ -178,7 +178,7 @@ def test_constraints_that_pull_against_each_other_are_named(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("dots")
-def test_a_fit_without_constraints_has_its_loss_alone(tmp_path: Path) -> None:
+def test_a_fit_without_constraints_shows_only_its_loss(tmp_path: Path) -> None:
     page = read(trained([]).report(tmp_path / "a.htm"))
     assert "There are no constraints." in page.seen
     assert [a["alt"] for tag, a in page.attributes if tag == "img"] == ["Loss; dashed: on held-out rows"]
@@ -186,14 +186,14 @@ def test_a_fit_without_constraints_has_its_loss_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("dots")
-def test_of_many_epochs_some_are_shown_and_the_last(fit: ldf.Fit, tmp_path: Path) -> None:
+def test_of_many_epochs_a_selection_and_the_last_are_shown(fit: ldf.Fit, tmp_path: Path) -> None:
     rows = [{**fit.history.rows[i % 3], "epoch": i + 1} for i in range(60)]
     rows[0] = {name: value for name, value in rows[0].items() if name != "loss"} | {"nu_max/capacity": math.inf}
     page = read(replace(fit, history=History(rows)).report(tmp_path / "a.html"))
     head = next(i for i, line in enumerate(page.cells) if line[0] == "epoch")
     shown = [dict(zip(page.cells[head], line, strict=True)) for line in page.cells[head + 1 :]]
     assert [line["epoch"] for line in shown] == [str(e) for e in (*range(1, 61, 3), 60)]
-    assert shown[0]["loss"] == "", "what is not a number is left empty"
+    assert shown[0]["loss"] == "", "a value that is not finite is left empty"
     assert shown[0]["nu_max/capacity"] == ""
     assert shown[1]["loss"] == number(rows[3]["loss"])
     whole = read(fit.report(tmp_path / "b.html"))
@@ -201,12 +201,12 @@ def test_of_many_epochs_some_are_shown_and_the_last(fit: ldf.Fit, tmp_path: Path
     assert [line[0] for line in whole.cells[-3:]] == ["1", "2", "3"]
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- rejected input
 
 
 @pytest.mark.parametrize("name", ["report", "report.txt", "report.html.gz", ""])
-def test_a_page_is_a_file_of_html(fit: ldf.Fit, tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match=r"a report is a file such as report\.html, got "):
+def test_a_page_must_be_an_html_file(fit: ldf.Fit, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"a report must be an \.html file such as report\.html, got "):
         fit.report(tmp_path / name)
     (tmp_path / "folder.html").mkdir()
     with pytest.raises(ValueError, match=r"got '.*folder\.html'"):
@@ -215,27 +215,27 @@ def test_a_page_is_a_file_of_html(fit: ldf.Fit, tmp_path: Path, name: str) -> No
 
 
 def test_there_must_be_a_fit_and_an_epoch(fit: ldf.Fit, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="there is no fit to report on"):
+    with pytest.raises(ValueError, match="no fit to report on"):
         ldf.report({}, tmp_path / "a.html")
     empty = replace(fit, history=History())
-    with pytest.raises(ValueError, match="without a single epoch"):
+    with pytest.raises(ValueError, match="without any epochs"):
         empty.report(tmp_path / "a.html")
-    with pytest.raises(ValueError, match="without a single epoch"):
+    with pytest.raises(ValueError, match="without any epochs"):
         ldf.report({"one": fit, "two": empty}, tmp_path / "a.html")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_matplotlib_the_error_says_what_to_install(fit: ldf.Fit, tmp_path: Path, monkeypatch) -> None:
+def test_without_matplotlib_the_error_names_what_to_install(fit: ldf.Fit, tmp_path: Path, monkeypatch) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pictures need matplotlib: pip install 'ldf\[cli\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"figures need matplotlib: pip install 'ldf\[cli\]'"):
         fit.report(tmp_path / "a.html")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("dots")
-def test_a_page_is_written_whole_or_not_at_all(fit: ldf.Fit, tmp_path: Path, monkeypatch) -> None:
+def test_a_page_is_written_atomically(fit: ldf.Fit, tmp_path: Path, monkeypatch) -> None:
     def fails(*given: object) -> None:
         raise OSError("no room")
 
@@ -253,11 +253,11 @@ def test_a_page_is_written_whole_or_not_at_all(fit: ldf.Fit, tmp_path: Path, mon
     assert "<h1>another</h1>" in path.read_text()
 
 
-# ---------------------------------------------------------------- pictures
+# ---------------------------------------------------------------- figures
 
 
 def history(**multipliers: list[float]) -> History:
-    """An epoch for each value."""
+    """A history with one epoch per value."""
     length = len(next(iter(multipliers.values())))
     return History(
         {"epoch": e + 1, **{f"{part}/{n}": v[e] for n, v in multipliers.items() for part in ("nu_mean", "lambda")}}
@@ -275,7 +275,7 @@ def legend(figure) -> list[str]:
 
 
 def panels(found: list) -> list[SimpleNamespace]:
-    """What is drawn in each panel of the last figure."""
+    """Contents of each panel of the last figure."""
     return [
         SimpleNamespace(
             scale=axes.get_yscale(), lines=lines(axes), title=axes.get_title(), texts=[t.get_text() for t in axes.texts]
@@ -285,7 +285,7 @@ def panels(found: list) -> list[SimpleNamespace]:
 
 
 @pytest.mark.filterwarnings("error")
-def test_multipliers_are_drawn_from_where_they_leave_zero_and_below_it_too(drawn: list) -> None:
+def test_multipliers_are_drawn_once_nonzero_and_may_be_negative(drawn: list) -> None:
     given = {
         "rising": history(a=[0.0, 0.1, 10.0], b=[0.0, 0.0, 2.0]),
         "signed": history(a=[0.0, -0.5, 1.0]),
@@ -304,10 +304,10 @@ def test_multipliers_are_drawn_from_where_they_leave_zero_and_below_it_too(drawn
     looks = [(line.get_color(), line.get_linestyle()) for line in drawn[0].axes[0].get_lines()]
     assert len(set(looks)) == 2
     assert drawn[0].axes[2].get_lines()[0].get_color() == looks[1][0], "a constraint keeps its colour"
-    assert len({axes.get_position().y0 > 0.5 for axes in drawn[0].axes}) == 2, "four panels are not in one line"
+    assert len({axes.get_position().y0 > 0.5 for axes in drawn[0].axes}) == 2, "four panels take more than one row"
 
 
-def test_one_history_has_one_panel_and_many_constraints_have_looks_of_their_own(drawn: list) -> None:
+def test_one_history_has_one_panel_and_many_constraints_have_distinct_styles(drawn: list) -> None:
     many = {f"c{i}": [1.0 + i, 2.0 + i] for i in range(20)}
     figures.multipliers_figure({"only": history(**many)}, Path("a.png"))
     (panel,) = panels(drawn)
@@ -315,11 +315,11 @@ def test_one_history_has_one_panel_and_many_constraints_have_looks_of_their_own(
     looks = {(line.get_color(), line.get_linestyle()) for line in drawn[0].axes[0].get_lines()}
     assert len(looks) == 20
     assert legend(drawn[0]) == list(many)
-    with pytest.raises(ValueError, match="there is no constraint in these histories"):
+    with pytest.raises(ValueError, match="these histories have no constraints"):
         figures.multipliers_figure({"only": History([{"epoch": 1, "loss": 1.0}])}, Path("a.png"))
 
 
-def test_losses_below_zero_are_drawn_on_a_straight_scale(drawn: list) -> None:
+def test_negative_losses_are_drawn_on_a_linear_scale(drawn: list) -> None:
     def losses(*values: float, **more: float) -> History:
         return History({"epoch": e + 1, "loss": value, **more} for e, value in enumerate(values))
 

@@ -1,1 +1,1 @@
-"""Files and text: whole files, safetensors, CSV and Parquet, public data with checksums."""
+"""Files and text: atomic writes, safetensors, CSV and Parquet, public data with checksums."""

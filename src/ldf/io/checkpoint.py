@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file, its header holding the rest as JSON, written whole or not at all."""
+"""Checkpoints: one safetensors file with other data as JSON in its header, written atomically."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ DTYPES = {
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that is damaged, of another program or of another problem."""
+    """A checkpoint is damaged, from another program or from another problem."""
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Write tensors and facts (plain JSON values) to one file.
 
-    The safetensors format: the header's length (8 bytes, little-endian), the header as JSON, the tensors' numbers.
-    It is written here because the library's writer for torch asks for numpy, which the core does without.
+    The safetensors format is the length of the header (8 bytes, little-endian), the header as JSON, and the tensor
+    data. The library's own writer for torch is not used because it needs numpy, on which the core does not depend.
     """
     header: dict[str, Any] = {"__metadata__": {"format": FORMAT, "facts": json.dumps(facts)}}
     parts, end = [], 0
     for name, tensor in tensors.items():
         if tensor.dtype not in DTYPES:
-            raise CheckpointError(f"{name!r} is {tensor.dtype}, which a checkpoint cannot hold")
+            raise CheckpointError(f"{name!r} is {tensor.dtype}, which cannot be stored in a checkpoint")
         parts.append(as_bytes(tensor))
         begin, end = end, end + len(parts[-1])
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # so that the numbers begin at a multiple of eight
+    text += b" " * (-len(text) % 8)  # align the tensor data to 8 bytes
     write_whole(path, b"".join([len(text).to_bytes(8, "little"), text, *parts]))
 
 
 def as_bytes(tensor: Tensor) -> bytes:
-    """A tensor's numbers as they lie in memory."""
+    """The bytes of a tensor in memory."""
     flat = tensor.detach().cpu().contiguous()
     return ctypes.string_at(flat.data_ptr(), flat.numel() * flat.element_size())
 
@@ -70,7 +70,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 raise CheckpointError(f"{path} is a safetensors file, but not a checkpoint of ldf ({FORMAT})")
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata["facts"])  # noqa: SIM118
     except (SafetensorError, json.JSONDecodeError, KeyError, EOFError) as error:
-        raise CheckpointError(f"{path} is damaged or not a checkpoint ({error}); remove it to start anew") from error
+        raise CheckpointError(f"{path} is damaged or not a checkpoint ({error}); delete it to start over") from error
 
 
 def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -86,8 +86,8 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor],
                 numbers.setdefault(str(index), {})[name] = value
             else:
                 raise CheckpointError(
-                    f"{type(optimizer).__name__} keeps a {type(value).__name__} as {name!r}, which a checkpoint cannot "
-                    "hold; train without checkpoint=, or with another optimiser"
+                    f"{type(optimizer).__name__} stores {name!r} as {type(value).__name__}, which cannot be saved in a "
+                    "checkpoint; train without checkpoint=, or with another optimiser"
                 )
     groups = [
         {key: value.tolist() if isinstance(value, Tensor) else value for key, value in group.items()}
@@ -97,7 +97,7 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor],
 
 
 def unpack_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Give an optimiser the state that `pack_optimizer` made."""
+    """Load the state returned by `pack_optimizer` into an optimiser."""
     state: dict[int, dict[str, Any]] = {int(index): dict(entries) for index, entries in facts["state"].items()}
     for key, value in tensors.items():
         if key.startswith("optimizer."):
@@ -114,7 +114,7 @@ def unpack_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Ten
 
 
 def random_state() -> tuple[dict[str, Tensor], list[Any]]:
-    """The state of torch's and Python's random numbers."""
+    """The random states of torch and Python."""
     tensors = {"random.torch": torch.get_rng_state()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         tensors |= {f"random.cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
@@ -123,7 +123,7 @@ def random_state() -> tuple[dict[str, Tensor], list[Any]]:
 
 
 def restore_random(tensors: Mapping[str, Tensor], python: list[Any]) -> None:
-    """Go on with the random numbers of `random_state`."""
+    """Restore the random states returned by `random_state`."""
     torch.set_rng_state(tensors["random.torch"])
     cuda = [tensors[name] for name in sorted(tensors) if name.startswith("random.cuda.")]
     if cuda and torch.cuda.is_available():

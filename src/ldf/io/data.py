@@ -1,7 +1,7 @@
-"""Public data that `ldf` does not ship: found in a folder of yours, in the cache, or fetched once and checked.
+"""Public data that is not shipped with `ldf`: read from a local folder or the cache, or downloaded once.
 
-A file is looked for in the folder that the environment variable LDF_DATA_DIR names, then in the user's cache; failing
-both it is downloaded from its public source. Wherever it comes from, its SHA-256 is checked.
+A file is looked up in the folder given by the environment variable LDF_DATA_DIR, then in the user's cache; if it is in
+neither, it is downloaded from its public source. Its SHA-256 is checked in every case.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ BALANCED = "https://raw.githubusercontent.com/Lexie88rus/bank-marketing-analysis
 
 
 class DataError(ValueError):
-    """Data that is nowhere, or not what it should be: the message says where it was looked for."""
+    """Data is missing or has the wrong checksum; the message names the places searched."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a file comes from.
+    """Source of a data file.
 
     Args:
-        url: of its public source.
-        sha256: of its bytes, as they are kept here.
-        licence: under which it may be used.
-        member: the file's name inside the zip that is at `url`; empty if the file itself is there.
-        newlines: whether lines end with CR or CRLF in the copy at `url`; here they end with LF.
+        url: public address of the file, or of a zip archive that contains it.
+        sha256: checksum of the file as stored locally.
+        licence: licence of the data.
+        member: name of the file inside the zip archive at `url`; empty if `url` is the file itself.
+        newlines: whether lines end with CR or CRLF in the copy at `url`; they are stored with LF.
     """
 
     url: str
@@ -99,13 +99,13 @@ SOURCES = {
         newlines=True,
     ),
 }
-"""All files there are, by the name that they have in LDF_DATA_DIR and in the cache."""
+"""All data files, by their name in LDF_DATA_DIR and in the cache."""
 
 
 def locate(name: str) -> Path:
-    """The path of a file of `SOURCES`, fetched if it is not here yet; its content is as it should be."""
+    """Path of a file in `SOURCES`, downloaded if necessary; its checksum is verified."""
     if name not in SOURCES:
-        raise DataError(f"there is no data file {name!r}; there are: {', '.join(sorted(SOURCES))}")
+        raise DataError(f"unknown data file {name!r}; available: {', '.join(sorted(SOURCES))}")
     source = SOURCES[name]
     own = os.environ.get("LDF_DATA_DIR", "")
     path = Path(own).expanduser() / name
@@ -113,19 +113,17 @@ def locate(name: str) -> Path:
         return _fetch(name, source, f"LDF_DATA_DIR ({own or 'not set'})")
     found = _sha256(path.read_bytes())
     if found != source.sha256:
-        raise DataError(
-            f"{path} is not the file it should be, {source.url}: its SHA-256 is {found}, not {source.sha256}"
-        )
+        raise DataError(f"{path} is not a copy of {source.url}: its SHA-256 is {found}, expected {source.sha256}")
     return path
 
 
 def _fetch(name: str, source: Source, own: str) -> Path:
-    """From the cache, or from its public source into the cache."""
+    """Read from the cache, or download from the public source into the cache."""
     try:
         import pooch
     except ModuleNotFoundError as error:
         raise DataError(
-            f"{name} is not in {own}, and pooch, which would fetch it from {source.url}, is not installed: "
+            f"{name} is not in {own}, and pooch, which is needed to download it from {source.url}, is not installed: "
             f"pip install 'ldf[{name.partition('/')[0]}]'"
         ) from error
     cache = Path(pooch.os_cache("ldf"))
@@ -139,16 +137,16 @@ def _fetch(name: str, source: Source, own: str) -> Path:
             path=cache / Path(name).parent,
             progressbar=False,
         )
-    except (OSError, ValueError) as error:  # no connection or a refusal; another checksum
+    except (OSError, ValueError) as error:  # no connection, request refused, or wrong checksum
         raise DataError(
-            f"{name} is neither in {own} nor, undamaged, in the cache ({cache}), and could not be fetched from "
+            f"{name} is neither in {own} nor, undamaged, in the cache ({cache}), and could not be downloaded from "
             f"{source.url}: {' '.join(str(error).split())}"
         ) from error
     return Path(found)
 
 
 def _fetch_part(path: Path, source: Source) -> Path:
-    """What is not kept as it is downloaded: what is kept is what is checked."""
+    """Download a file that is stored in another form, and check the stored form."""
     import pooch
 
     if path.is_file() and _sha256(path.read_bytes()) == source.sha256:
@@ -158,19 +156,19 @@ def _fetch_part(path: Path, source: Source) -> Path:
     content = _part(download.getvalue(), source)
     found = _sha256(content)
     if found != source.sha256:
-        raise ValueError(f"the SHA-256 of {source.member or path.name} is {found}, not {source.sha256}")
+        raise ValueError(f"the SHA-256 of {source.member or path.name} is {found}, expected {source.sha256}")
     write_whole(path, content)
     return path
 
 
 def _part(content: bytes, source: Source) -> bytes:
-    """The file out of what was downloaded."""
+    """Extract the file from the download and normalise its newlines."""
     if source.member:
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
                 content = archive.read(source.member)
-        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:  # damaged or no zip; not in it
-            raise ValueError(f"{source.member} cannot be taken out of it: {error.args[0]}") from error
+        except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:  # damaged, not a zip, or member missing
+            raise ValueError(f"{source.member} cannot be extracted: {error.args[0]}") from error
     if source.newlines:
         content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     return content

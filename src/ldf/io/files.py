@@ -1,4 +1,4 @@
-"""Tables that people bring and take away: CSV or Parquet, read with their faults named, written whole or not at all."""
+"""Read and write tables as CSV or Parquet; errors name the column and row, and writes are atomic."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .text import write_whole
 
 
 def read_columns(path: Path, what: str) -> dict[str, list[int | float]]:
-    """The columns of a file by name, all of numbers and of the same length; at least one row.
+    """The numeric columns of a file by name, with at least one row.
 
     Args:
-        what: the rows are, for messages: "demands".
+        what: what the rows are, for messages, such as "demands".
     """
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
@@ -30,12 +30,12 @@ def read_columns(path: Path, what: str) -> dict[str, list[int | float]]:
             table = pa.csv.read_csv(path)
         else:
             raise ValueError(
-                f"{path}: {what} are read from .csv or .parquet files, not {path.suffix or 'without suffix'}"
+                f"{path}: {what} are read from .csv or .parquet files, not {path.suffix or 'files without a suffix'}"
             )
     except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} is damaged or no table: {error}") from error
+        raise ValueError(f"{path} is damaged or not a table: {error}") from error
     if not table.num_rows:
-        raise ValueError(f"{path} has no row")
+        raise ValueError(f"{path} has no rows")
     columns: dict[str, list[int | float]] = {}
     for name in table.column_names:
         if table.column_names.count(name) > 1:
@@ -49,7 +49,7 @@ def read_columns(path: Path, what: str) -> dict[str, list[int | float]]:
 
 
 def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    """A .csv or .parquet file with these columns; None is an empty cell."""
+    """Write a .csv or .parquet file with these columns; None becomes an empty cell."""
     if path.suffix.lower() == ".parquet":
         write_table(pa.table({name: list(values) for name, values in columns.items()}), path)
         return
@@ -61,13 +61,13 @@ def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """A Parquet file, whole or not at all."""
+    """Write a Parquet file atomically."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
     write_whole(path, sink.getvalue().to_pybytes())
 
 
 def check_writable(path: Path, what: str) -> None:
-    """Refuse a file name that a table cannot be written to, before any work is done."""
+    """Raise early if a table cannot be written to a file of this name."""
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise ValueError(f"{path}: {what} are written to .csv or .parquet files")

@@ -1,4 +1,4 @@
-"""What people read and what programs read back: tables of text, and files written whole or not at all."""
+"""Text tables, number formatting, atomic file writes and progress lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns of text, numbers to the right.
+    """A table as text, with numbers right-aligned.
 
     >>> print(table(["name", "ν"], [["balance", 0.25], ["capacity", 0.0]]))
     name         ν
@@ -30,7 +30,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def number(value: float) -> str:
-    """A number in four digits at most.
+    """A number with at most four significant digits.
 
     >>> number(0.000123456), number(12.0), number(float("nan"))
     ('0.0001235', '12', 'nan')
@@ -39,10 +39,10 @@ def number(value: float) -> str:
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file whole or not at all: into a temporary file beside it, to the disk, then renamed."""
+    """Write a file atomically: to a temporary file in the same folder, synced to disk, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
-    # Opened like any new file, so that it is readable by whom the user's umask says.
+    # Opened like any new file, so that the user's umask applies.
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -56,11 +56,13 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 
 class Progress:
-    """One line on standard error that says how far long work is, how fast it goes and how long it will take.
+    """One line on standard error with the progress, rate and remaining time of long work.
 
     Args:
-        total: units of work, of which `done` were there before.
-        show: None shows the line on a terminal only; True prints it now and then elsewhere too.
+        total: number of units of work.
+        unit: name of one unit.
+        show: None shows the line only on a terminal; True also prints it every few seconds elsewhere.
+        done: units completed before the start.
     """
 
     def __init__(self, total: int, unit: str, show: bool | None = None, done: int = 0) -> None:
@@ -70,7 +72,7 @@ class Progress:
         self.last = 0.0
 
     def update(self, done: int, note: Callable[[], str]) -> None:
-        """Say that `done` units are finished; the note is asked for only when the line is written."""
+        """Report that `done` units are finished; `note` is called only when the line is written."""
         now = time.monotonic()
         pause = 0.1 if self.terminal else 5.0
         if not self.show or (now - self.last < pause and done < self.total):

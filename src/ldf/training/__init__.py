@@ -1,1 +1,1 @@
-"""The loop: what is trained on, what is trained, what is saved; `fit` and `fit_many`."""
+"""Training: data, engines, checkpoints and the loop behind `fit` and `fit_many`."""

@@ -1,4 +1,4 @@
-"""What is trained: the weights and the Lagrangian of one model, or of many stacked ones, behind one face."""
+"""Weights and Lagrangian of one model, or of many stacked ones, behind one interface."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .settings import Settings
 from .task import LoaderTask, Parts, Task
 
 PREDICT_ROWS = 4096
-"""Rows predicted at once outside of training."""
+"""Batch size for predictions outside training."""
 
 
 class Engine(Protocol):
@@ -24,32 +24,32 @@ class Engine(Protocol):
 
     lagrangians: list[Lagrangian]
     stacked: bool
-    """Whether a step holds the rows of all models, [R, …]."""
+    """Whether a step contains the rows of all models, [R, …]."""
 
     def backward(self, step: Any) -> None:
-        """The gradient of L + Σ λν of a step, for every weight; of several models, each for its own."""
+        """Compute the gradient of L + Σ λν for every weight; with several models, each for its own."""
 
     def measure(self, step: Any) -> None:
-        """Let every Lagrangian that needs it measure its units on this step."""
+        """Measure the units of every Lagrangian that needs it on this step."""
 
     def predict(self, data: Data, ids: Sequence[Tensor]) -> list[Any]:
-        """Every model's predictions for rows of its own."""
+        """Predictions of every model for its own rows."""
 
     def weights(self, run: int) -> dict[str, Tensor]:
-        """One model's weights and buffers, as they are now."""
+        """Current weights and buffers of one model."""
 
     def state(self) -> dict[str, Tensor]:
         """All weights, buffers and multipliers, for a checkpoint."""
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take up what `state` gave."""
+        """Load what `state` returned."""
 
     def finish(self, run: int, weights: Mapping[str, Tensor] | None) -> nn.Module:
-        """The trained model, with these weights or the last ones."""
+        """The trained model, with these weights or the latest ones."""
 
 
 class Single:
-    """One model, as it is."""
+    """A single model."""
 
     stacked = False
 
@@ -71,7 +71,7 @@ class Single:
         return total
 
     def _graph(self, step: Any) -> tuple[Tensor | None, ...]:
-        """Forward and backward pass as one function, to be compiled as one graph."""
+        """Forward and backward pass as one function, so that it compiles to one graph."""
         return torch.autograd.grad(self._step(step), self.parameters(), allow_unused=True)
 
     def backward(self, step: Any) -> None:
@@ -83,7 +83,7 @@ class Single:
             parameter.grad = gradient
 
     def measure(self, step: Any) -> None:
-        """On the predictions of the model in eval mode, so that nothing random is used up."""
+        """Measure in eval mode, so that no random numbers are consumed."""
         if self.lagrangians[0].ready and self.lagrangians[0].measured:
             return
         batch = self.task.batch(step)
@@ -92,21 +92,21 @@ class Single:
         measure(self.lagrangians[0], self.task.parts(free(predictions), step, batch))
 
     def predict(self, data: Data, ids: Sequence[Tensor]) -> list[Any]:
-        """In eval mode, some thousand rows at a time."""
+        """Predictions in eval mode, a few thousand rows at a time."""
         with evaluating(self.model), torch.no_grad():
             parts = [self.settings.forward(self.model, data.take(some, targets=False)) for some in chunks(ids[0])]
         return [join(parts)]
 
     def weights(self, run: int) -> dict[str, Tensor]:
-        """The state dict."""
+        """The model's state dict."""
         return self.model.state_dict()
 
     def state(self) -> dict[str, Tensor]:
-        """Model and Lagrangian."""
+        """State of model and Lagrangian."""
         return pack({"model": self.model.state_dict(), "lagrangian": self.lagrangians[0].state_dict()})
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Model and Lagrangian."""
+        """Load the state of model and Lagrangian."""
         device = next(self.model.parameters()).device
         self.model.load_state_dict(unpack(state, "model"))
         self.lagrangians[0].load_state_dict(
@@ -114,31 +114,31 @@ class Single:
         )
 
     def finish(self, run: int, weights: Mapping[str, Tensor] | None) -> nn.Module:
-        """The same model."""
+        """The model itself."""
         if weights is not None:
             self.model.load_state_dict(weights)
         return self.model
 
 
 def measure(lagrangian: Lagrangian, parts: Parts) -> None:
-    """Measure one Lagrangian's units at free-standing predictions."""
+    """Measure the units of one Lagrangian at predictions detached from the model."""
     loss, predictions, batch, sides = parts
     if not isinstance(loss, Tensor) or loss.ndim != 0:
         shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise ValueError(f"loss must return a scalar tensor, the mean over the batch; got {shape}")
     if not math.isfinite(loss.item()):
-        raise ValueError(f"the task loss is {loss.item()} on the first batch: look at the data and the model's output")
+        raise ValueError(f"the task loss is {loss.item()} on the first batch: check the data and the model's output")
     lagrangian.prepare(loss, predictions, batch, sides)
 
 
 def chunks(ids: Tensor) -> Sequence[Tensor]:
-    """Row numbers, some thousand at a time, along the last dimension."""
+    """Row numbers split along the last dimension, a few thousand at a time."""
     parts: Sequence[Tensor] = ids.split(PREDICT_ROWS, dim=-1)
     return parts
 
 
 def join(parts: Sequence[Any], dim: int = 0) -> Any:
-    """Predictions of several chunks as one."""
+    """Concatenate the predictions of several chunks."""
     if len(parts) == 1:
         return parts[0]
     flat = iter([torch.cat(group, dim) for group in zip(*(leaves(part) for part in parts), strict=True)])
@@ -146,19 +146,19 @@ def join(parts: Sequence[Any], dim: int = 0) -> Any:
 
 
 def pack(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """State dicts under names of their own, as one."""
+    """Merge state dicts into one, each under its own prefix."""
     return {f"{prefix}.{name}": value for prefix, part in parts.items() for name, value in part.items()}
 
 
 def unpack(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The state dict that was packed under this name."""
+    """The state dict packed under this prefix."""
     start = f"{prefix}."
     return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
 
 
 @contextmanager
 def compiling(wanted: bool) -> Iterator[None]:
-    """Let torch.compile take the backward pass into the step's graph: the overhead of two graphs would eat the gain."""
+    """Compile the backward pass into the step's graph: the overhead of two graphs would cancel the gain."""
     if not wanted:
         yield
         return
@@ -168,7 +168,7 @@ def compiling(wanted: bool) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """A model in eval mode for a while."""
+    """Put a model in eval mode inside the block."""
     training = model.training
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""`fit`: one model trained under constraints, and what is known of it afterwards."""
+"""`fit`: train one model under constraints."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from .task import LoaderTask, Task
 
 @dataclass
 class Fit:
-    """A trained model and what is known of it."""
+    """A trained model with its Lagrangian, history and diagnostics."""
 
     model: nn.Module
     lagrangian: Lagrangian
     history: History
     best_epoch: int
-    """The epoch, from 1, whose weights the model has."""
+    """Epoch, counted from 1, whose weights the model has."""
     stopped_early: bool = False
     held_out: Tensor | None = None
-    """The rows of the data set that were not trained on."""
+    """Row numbers of the data set that were held out of training."""
     conflicts: dict[tuple[str, str], float] = field(default_factory=dict)
-    """Cosine between the gradients of two constraints' violations, where both are violated."""
+    """Cosine between the gradients of two constraints' violations, for pairs that are both violated."""
     label: dict[str, Any] = field(default_factory=dict)
-    """Which of many this is: its seed, dual and fold."""
+    """Seed, dual rule and fold of this run, set by `fit_many`."""
 
     def __repr__(self) -> str:
         names = ", ".join(constraint.name for constraint in self.lagrangian.constraints)
@@ -49,20 +49,20 @@ class Fit:
 
     @property
     def multipliers(self) -> dict[str, Tensor]:
-        """λ and μ by name, as they stood at the end of training."""
+        """λ and μ by name at the end of training."""
         return self.lagrangian.multipliers
 
     def doctor(self) -> Diagnosis:
-        """In plain sentences: which constraint holds, stalls, oscillates or looks infeasible, and what to change."""
+        """Diagnose which constraints are satisfied, stall, oscillate or look infeasible, and suggest changes."""
         rules = dict(zip(self.lagrangian.tolerances, self.lagrangian.rules, strict=True))
         return doctor(self.history, self.lagrangian.tolerances, rules=rules, conflicts=self.conflicts)
 
     def certify(self, predictions: Any, batch: Any, tolerance: Tolerance = TOLERANCE) -> Certificate:
-        """Per constraint: largest and mean ν and the share of rows violated beyond the tolerance."""
+        """Per constraint: largest and mean ν, and the share of rows that violate it beyond the tolerance."""
         return self.lagrangian.certify(predictions, batch, tolerance)
 
     def report(self, path: str | Path, title: str = "A model under constraints") -> Path:
-        """Write one HTML page: the doctor's findings, and loss, violations and multipliers over the epochs."""
+        """Write an HTML page with the doctor's findings and plots of loss, violations and multipliers."""
         return report(self, path, title)
 
 
@@ -96,36 +96,35 @@ def fit(
     """Train a model under constraints by Lagrangian duality: Algorithm 1 and, with pairs or groups, Algorithm 2.
 
     Args:
-        model: any module; trained in place, on the device it is on.
-        data: (inputs, targets), or a mapping with these and columns of your own, in memory; or a DataLoader that yields
+        model: any module; trained in place, on its current device.
+        data: (inputs, targets), or a mapping with these and any further columns, in memory; or a DataLoader that yields
             (inputs, targets), (inputs, targets, ids) or mappings.
         loss: (predictions, targets) → scalar.
-        constraints: made by `inequality` and `equality`.
-        dual: the rule that moves the multipliers, or one for each constraint's name; "auto" is `Balanced()`, which
-            needs no tuning. None watches the constraints and enforces none (the paper's M).
+        constraints: created with `inequality` and `equality`.
+        dual: the rule that updates the multipliers, or a mapping from constraint names to rules; "auto" is
+            `Balanced()`, which needs no tuning. None records the constraints without enforcing them (the paper's M).
         epochs: passes over the data.
         batch_size: rows per step, for data in memory.
-        lr: of Adam, the default optimiser.
+        lr: learning rate of Adam, the default optimiser.
         optimizer: parameters → optimiser.
-        schedule: "cosine", or (optimiser, number of all steps) → scheduler; it is stepped after every batch.
-        validation: the share of the data to hold out, or labelled data of their own; looked at after every epoch.
-        keep: with validation, the "best" iterate by feasibility first, then loss, or the "last" one.
+        schedule: "cosine", or (optimiser, total number of steps) → scheduler; it is stepped after every batch.
+        validation: fraction of the data to hold out, or separate labelled data; evaluated after every epoch.
+        keep: with validation, keep the "best" iterate (by feasibility first, then loss) or the "last" one.
         patience: stop after this many epochs without a better iterate; needs validation.
-        metrics: by name, (predictions, batch) → number: looked at on the held-out rows after every epoch, and found in
+        metrics: (predictions, batch) → number, by name; evaluated on the held-out rows after every epoch and stored in
             the history as val/name.
-        unlabelled: inputs without targets (or a mapping of columns), on which the constraints are enforced too. They
-            are numbered after the labelled rows.
-        stratify: [n] int64: every batch holds every group, however rare.
-        update_every: update the multipliers every so many steps, and at the end of an epoch; by default only then.
-        ascend_on: by whose violations: those of the rows that were "training" the model since the last update, or the
-            "held-out" ones, where a model keeps constraints on rows that it knows and breaks them on others.
+        unlabelled: inputs without targets (or a mapping of columns) on which the constraints are enforced too. Their
+            row numbers follow those of the labelled rows.
+        stratify: [n] int64 group of each row; every batch then contains every group, however rare.
+        update_every: update the multipliers every this many steps, and at the end of an epoch; by default only then.
+        ascend_on: which violations update the multipliers: those of the "training" rows since the last update, or those
+            of the "held-out" rows, for models that satisfy constraints on training rows and violate them on others.
         forward: (model, batch) → predictions; by default model(batch.inputs).
-        seed: of batches, held-out rows and everything random in the model.
+        seed: random seed for batches, held-out rows and the model's own randomness.
         compile: compile the step with torch.compile.
-        checkpoint: a folder; a run that finds its own checkpoint there goes on from it, bit for bit as if never
-            stopped.
-        checkpoint_seconds: how often to write it; also written at the end.
-        progress: True or False; by default on a terminal only.
+        checkpoint: a folder; a run that finds its own checkpoint there resumes from it, with bit-identical results.
+        checkpoint_seconds: seconds between checkpoints; one is also written at the end.
+        progress: whether to show progress; by default only on a terminal.
 
     >>> import ldf
     >>> inputs = torch.rand(256, 3, generator=torch.Generator().manual_seed(0))
@@ -158,7 +157,7 @@ def fit(
     )
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
-        raise ValueError("the model has no parameter to train")
+        raise ValueError("the model has no trainable parameters")
     device = parameters[0].device
     task: Task | LoaderTask
     if isinstance(data, Mapping) or (isinstance(data, tuple | list) and all(isinstance(d, Tensor) for d in data)):
@@ -173,7 +172,7 @@ def fit(
 
 
 def trained(loop: Loop) -> list[Fit]:
-    """Run a loop to its end: a fit for each of its models."""
+    """Run a loop to its end and return a fit for each model."""
     loop.train()
     return [_finish(loop.engine, loop.task, run, index, loop.place.stopped) for index, run in enumerate(loop.runs)]
 
@@ -193,7 +192,7 @@ def _finish(engine: Engine, task: Task | LoaderTask, run: Run, index: int, stopp
 
 @contextmanager
 def own_random_numbers(seed: int, device: torch.device) -> Iterator[None]:
-    """Seeded random numbers inside, the caller's own again outside."""
+    """Seed torch's random numbers inside the block and restore the caller's state afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield

@@ -1,4 +1,4 @@
-"""The loop: Algorithms 1 and 2 of the paper, with validation and checkpoints.
+"""The training loop: Algorithms 1 and 2 of the paper, with validation and checkpoints.
 
     λ⁰ ← 0, μ⁰ ← 0
     for epoch k = 0, 1, …
@@ -6,7 +6,7 @@
         λᵏ⁺¹ ← λᵏ + s_k Σ_l ν(g(ŷ_l)),   μᵏ⁺¹ ← μᵏ + t_k ν(h(ŷ_S))
 
 The loop is the same for one model and for many stacked ones (`stacked.py`): an engine holds the weights and the
-Lagrangians, a run holds one model's rows, seed, history and best iterate.
+Lagrangians, a run holds the history and the best iterate of one model.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from .task import LoaderTask, Task
 
 
 class Loop:
-    """Trains what an engine holds, and can be taken up again where it was stopped.
+    """Trains the models of an engine, and resumes an interrupted run from its checkpoint.
 
     Args:
         engine: weights and Lagrangians of one or several models.
-        task: what they are trained on.
-        optimizer: of the weights.
-        facts: what tells this run from others, for its checkpoint.
-        teams: which runs ascend together, by what all of them saw; by default each for itself.
+        task: data and batches.
+        optimizer: optimiser of the weights.
+        facts: what identifies this run, stored in its checkpoint.
+        teams: runs that update their multipliers together, from the violations of all; by default each on its own.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Loop:
         self.place = Place([[] for _ in self.runs])
 
     def train(self) -> None:
-        """All epochs, from the beginning or from a checkpoint."""
+        """Run all epochs, from the start or from a checkpoint."""
         place, epochs = self.saved.resume(), self.settings.epochs
         self.place = place
         line = Progress(epochs, "epoch", self.settings.progress, done=place.epoch)
@@ -69,13 +69,13 @@ class Loop:
             line.update(epochs if place.stopped else place.epoch, lambda: _note(self.runs[0].history))
 
     def _steps(self) -> None:
-        """The steps of one epoch, or the rest of them."""
+        """Run the steps of one epoch, or those that remain."""
         place, task = self.place, self.task
-        begin, handed = place.done, 0
+        begin, received = place.done, 0
         if begin == 0:
             self.saved.begin_epoch()
         for index, step in enumerate(_steps(task, self.engine.stacked, len(self.runs), place.epoch)):
-            handed += 1
+            received += 1
             if index < begin:
                 continue
             if index == begin > 0:
@@ -84,11 +84,11 @@ class Loop:
             place.done = index + 1
             if self.saved.due() and place.done < task.steps:
                 self.saved.write(place)
-        if handed != task.steps:
-            raise ValueError(f"the loader has a length of {task.steps}, but handed out {handed} batches")
+        if received != task.steps:
+            raise ValueError(f"the loader has length {task.steps}, but yielded {received} batches")
 
     def _step(self, step: Any) -> None:
-        """w ← w − α ∇_w [L + Σ λν]; at the end of an epoch, or more often where asked for, λ ← λ + s Σ ν."""
+        """w ← w − α ∇_w [L + Σ λν]; at the end of an epoch, or every `update_every` steps, λ ← λ + s Σ ν."""
         self.engine.measure(step)
         self.optimizer.zero_grad(set_to_none=True)
         self.engine.backward(step)
@@ -103,7 +103,7 @@ class Loop:
                 kept.append(lagrangian.ascend())
 
     def _close(self, seconds: float) -> None:
-        """The end of an epoch: validation, history, the best iterate, patience, a checkpoint."""
+        """Finish an epoch: validation, history, best iterate, patience, checkpoint."""
         place, settings = self.place, self.settings
         lr = float(self.optimizer.param_groups[0]["lr"])
         checks = _validate(self.engine, self.task) if self.task.validates else None
@@ -120,7 +120,7 @@ class Loop:
 
 
 def _steps(task: Task | LoaderTask, stacked: bool, runs: int, epoch: int) -> Iterable[Any]:
-    """The steps of an epoch; for a stacked engine those of all runs, [R, …]."""
+    """The steps of an epoch; for a stacked engine, those of all runs, [R, …]."""
     if not stacked or isinstance(task, LoaderTask):
         return task.plan(0, epoch)
     plans = [task.plan(run, epoch) for run in range(runs)]
@@ -132,7 +132,7 @@ def _steps(task: Task | LoaderTask, stacked: bool, runs: int, epoch: int) -> Ite
 
 
 def _even(name: str, parts: Sequence[Tensor | None]) -> Tensor:
-    """Pairs are filled up with −1, which counts for nothing; rows are cut to the shortest."""
+    """Pad pairs with −1, which is ignored; truncate rows to the shortest."""
     found = [part if part is not None else torch.zeros(0, dtype=torch.int64) for part in parts]
     if name.startswith("pairs/"):
         return torch.nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=-1)
@@ -141,7 +141,7 @@ def _even(name: str, parts: Sequence[Tensor | None]) -> Tensor:
 
 
 def _merge(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The rows of an epoch's updates as one: means of means, the largest maximum, the last multiplier."""
+    """Merge the rows of an epoch's updates: mean of means, largest maximum, last multiplier."""
     merged = dict(rows[-1])
     for name in merged:
         if name.startswith("nu_max/"):
@@ -152,7 +152,7 @@ def _merge(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _observe(engine: Engine, task: Task | LoaderTask, teams: Sequence[Sequence[int]]) -> None:
-    """Show every Lagrangian its held-out rows, and those of its team."""
+    """Let every Lagrangian observe its held-out rows, and those of its team."""
     data = task.check
     assert data is not None
     for run, predictions in enumerate(engine.predict(data, task.held_out)):
@@ -163,7 +163,7 @@ def _observe(engine: Engine, task: Task | LoaderTask, teams: Sequence[Sequence[i
 
 
 def _validate(engine: Engine, task: Task | LoaderTask) -> list[dict[str, float]]:
-    """Loss and every ν on each run's held-out rows."""
+    """Loss and every ν on the held-out rows of each run."""
     data, settings = task.check, task.settings
     assert data is not None
     found = []
@@ -171,7 +171,7 @@ def _validate(engine: Engine, task: Task | LoaderTask) -> list[dict[str, float]]
         batch = data.take(task.held_out[run])
         row = {"val_loss": float(settings.loss(predictions, batch.targets))}
         lagrangian = engine.lagrangians[run]
-        # Pairs are rows of the training data: on data of their own there is none to look at.
+        # Pairs refer to rows of the training data, so separate validation data have none.
         checked = [c for c in settings.constraints if not task.separate or c.scope.name is None]
         for finding in certify(checked, predictions, batch, k=int(lagrangian.updates)).findings:
             row[f"val_nu_mean/{finding.constraint}"] = finding.mean
@@ -183,7 +183,7 @@ def _validate(engine: Engine, task: Task | LoaderTask) -> list[dict[str, float]]
 
 
 def _select(run: Run, engine: Engine, index: int, settings: Settings, validated: bool) -> None:
-    """Keep this iterate if it is the best: by feasibility first, then loss, once the multipliers are at work."""
+    """Keep this iterate if it is the best by feasibility, then loss, once the multipliers have settled."""
     epoch = len(run.history)
     if settings.keep == "last" or not validated:
         run.best_epoch = epoch
@@ -195,7 +195,7 @@ def _select(run: Run, engine: Engine, index: int, settings: Settings, validated:
     excess = 0.0
     for name, tolerance in lagrangian.tolerances.items():
         mean = row.get(f"val_nu_mean/{name}", math.nan)
-        if mean > tolerance:  # false for NaN: nothing to look at
+        if mean > tolerance:  # False for NaN: the constraint was not evaluated
             excess += mean / tolerance - 1
     enforced = any(rule.enforces for rule in lagrangian.rules)
     score = (excess if enforced else 0.0, row["val_loss"])

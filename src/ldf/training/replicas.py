@@ -56,28 +56,28 @@ def fit_many(
     checkpoint_seconds: float = 30.0,
     progress: bool | None = None,
 ) -> list[Fit]:
-    """Train one model for every seed, dual rule and fold, all at once; the results are those of `fit`, one by one.
+    """Train one model for every seed, dual rule and fold, all at once; each result is that of a separate `fit`.
 
     The weights of all models are stacked, so that a step is one batched product instead of many small ones. The
-    optimiser must work number by number (SGD, Adam, AdamW, RMSprop and their like do; norms over all weights do not).
+    optimiser must act elementwise (SGD, Adam, AdamW, RMSprop and the like do; norms over all weights do not).
 
     Args:
-        factory: makes a model; called once per run, under the run's seed.
+        factory: creates a model; called once per run, under the run's seed.
         data: (inputs, targets) or a mapping of columns, in memory.
-        duals: several rules to try, or a list of them for each seed; `dual` where there is only one.
-        seeds: of weights and batches.
+        duals: several rules to try, or a list of rules for each seed; use `dual` for a single rule.
+        seeds: random seeds for weights and batches.
         folds: K-fold cross-validation: every seed and rule is trained K times, each time without one K-th of the rows,
             on which it is validated (rows left over by the division are always trained on).
-        subsets: a data set for each seed: the labelled rows that its runs see, all of the same number.
-        held_out: for each seed the rows to validate on and not to train on, all of the same number.
+        subsets: for each seed, the labelled rows that its runs use; all subsets have the same size.
+        held_out: for each seed, the rows to validate on and exclude from training; all sets have the same size.
         loss, constraints, epochs, batch_size, lr, optimizer, schedule, validation, keep, metrics, unlabelled, stratify,
-            update_every, ascend_on, forward, checkpoint, checkpoint_seconds, progress: as for `fit`. Where `stratify`
-            makes batches of different sizes in different folds, all are cut to the shortest. With folds and
-            ascend_on="held-out" the folds of a seed and rule share their multipliers, which ascend by all rows, each
-            as predicted by the one model that does not know it.
+            update_every, ascend_on, forward, checkpoint, checkpoint_seconds, progress: as for `fit`. If `stratify`
+            gives batches of different sizes in different folds, all are truncated to the shortest. With folds and
+            ascend_on="held-out" the folds of a seed and rule share their multipliers, which are updated from the
+            out-of-fold predictions of all rows.
 
     Returns:
-        One `Fit` per run, seeds outermost and folds innermost; `.label` says which, `.held_out` its fold's rows.
+        One `Fit` per run, seeds outermost and folds innermost, with the run in `.label` and its fold in `.held_out`.
 
     >>> import ldf
     >>> inputs = torch.rand(256, 3, generator=torch.Generator().manual_seed(0))
@@ -108,7 +108,7 @@ def fit_many(
         progress=progress,
     )
     if sum(given is not None for given in (folds, held_out, validation)) > 1:
-        raise ValueError("folds, held_out and validation each hold rows out: give one of them")
+        raise ValueError("folds, held_out and validation each hold rows out: give only one of them")
     source = Data(data, unlabelled)
     runs = _Runs.of(list(seeds), duals if duals is not None else [dual], folds)
     own, out = runs.rows(source.labelled, subsets, held_out)
@@ -118,11 +118,11 @@ def fit_many(
             models.append(factory())
     first = next(models[0].parameters(), None)
     if first is None:
-        raise ValueError("the model has no parameter to train")
+        raise ValueError("the model has no trainable parameters")
     task = Task(settings, source.to(first.device), runs.seeds, out, own)
     updates = epochs * task.updates_per_epoch
     lagrangians = [Lagrangian(settings.constraints, rule, rows=task.rows, updates=updates) for _, rule, _ in runs.plan]
-    # One run alone has nothing to stack, and its plain step is the cheaper one.
+    # A single run has nothing to stack, and its plain step is cheaper.
     engine: Single | Stacked
     if len(models) == 1:
         engine = Single(settings, models[0], lagrangians[0], task, compile=False)
@@ -146,17 +146,17 @@ def fit_many(
 
 @dataclass(frozen=True)
 class _Runs:
-    """Which models are trained, seeds outermost and folds innermost."""
+    """The models to train, seeds outermost and folds innermost."""
 
     plan: list[tuple[int, Rules, int | None]]
-    """Seed, rule and fold of each."""
+    """Seed, rule and fold of each run."""
     each: int
-    """Runs of one seed."""
+    """Number of runs per seed."""
     folds: int | None
 
     @classmethod
     def of(cls, seeds: Sequence[int], duals: Sequence[Any], folds: int | None) -> _Runs:
-        """Every rule and fold for every seed."""
+        """All combinations of seed, rule and fold."""
         turns = range(folds) if folds is not None else [None]
         pairs = zip(seeds, _rules_of(duals, seeds), strict=True)
         plan = [(seed, *rest) for seed, own in pairs for rest in itertools.product(own, turns)]
@@ -166,12 +166,12 @@ class _Runs:
 
     @property
     def seeds(self) -> list[int]:
-        """Of each run."""
+        """Seed of each run."""
         return [seed for seed, _, _ in self.plan]
 
     @property
     def teams(self) -> list[range]:
-        """The folds of one seed and rule, which may share their multipliers."""
+        """Folds of the same seed and rule, which may share their multipliers."""
         if not self.folds:
             return []
         return [range(start, start + self.folds) for start in range(0, len(self.plan), self.folds)]
@@ -179,12 +179,12 @@ class _Runs:
     def rows(
         self, labelled: int, subsets: Sequence[Tensor] | None, held_out: Sequence[Tensor] | None
     ) -> tuple[list[Tensor], list[Tensor] | None]:
-        """For each run the labelled rows that it sees and, where they are chosen here, those that it is validated on.
+        """For each run, the labelled rows it uses and, with `held_out` or folds, the rows it is validated on.
 
         Args:
-            labelled: the number of labelled rows.
-            subsets: for each seed the rows that its runs see.
-            held_out: for each seed the rows that its runs are validated on.
+            labelled: number of labelled rows.
+            subsets: for each seed, the rows that its runs use.
+            held_out: for each seed, the rows that its runs are validated on.
         """
         seeds = self.seeds[:: self.each]
         sets = [torch.arange(labelled)] * len(seeds)
@@ -194,14 +194,14 @@ class _Runs:
         if held_out is not None:
             out = _check_subsets("held_out", held_out, seeds, labelled)
             if any(not bool(torch.isin(rows, known).all()) for rows, known in zip(out, sets, strict=True)):
-                raise ValueError("held_out: rows that are not among the seed's subset")
+                raise ValueError("held_out: some rows are not in the seed's subset")
             if len(out[0]) >= len(sets[0]):
-                raise ValueError(f"held_out: all {len(sets[0])} rows are held out, and none is left to train on")
+                raise ValueError(f"held_out: all {len(sets[0])} rows are held out, which leaves none to train on")
             return own, [rows for rows in out for _ in range(self.each)]
         if self.folds is None:
             return own, None
         if not 2 <= self.folds <= len(own[0]):
-            raise ValueError(f"folds must be between 2 and the {len(own[0])} rows, got {self.folds}")
+            raise ValueError(f"folds must be between 2 and {len(own[0])}, the number of rows, got {self.folds}")
         return own, [
             rows[fold_rows(len(rows), self.folds, fold, seed)]
             for rows, (seed, _, fold) in zip(own, self.plan, strict=True)
@@ -210,7 +210,7 @@ class _Runs:
 
 
 def fold_rows(rows: int, folds: int, fold: int, seed: int) -> Tensor:
-    """The rows of one fold: folds of equal size, so that runs can be stacked; fewer than K rows are left over.
+    """Row numbers of one fold. Folds have equal size, so that runs can be stacked; fewer than K rows are left over.
 
     >>> [len(fold_rows(11, 3, fold, seed=0)) for fold in range(3)]
     [3, 3, 3]
@@ -221,7 +221,7 @@ def fold_rows(rows: int, folds: int, fold: int, seed: int) -> Tensor:
 
 
 def _rules_of(duals: Sequence[Any], seeds: Sequence[int]) -> list[list[Rules]]:
-    """The rules of every seed, as many for one as for the other."""
+    """The rules of every seed, the same number for each."""
     if not all(isinstance(rule, list | tuple) for rule in duals):
         return [list(duals)] * len(seeds)
     if duals and (len(duals) != len(seeds) or len({len(rules) for rules in duals}) != 1):
@@ -230,14 +230,14 @@ def _rules_of(duals: Sequence[Any], seeds: Sequence[int]) -> list[list[Rules]]:
 
 
 def _check_subsets(what: str, subsets: Sequence[Tensor], seeds: Sequence[int], rows: int) -> list[Tensor]:
-    """A set of different rows for each seed, as many in one as in the other."""
+    """Check that there is one set of distinct rows per seed, all of the same size."""
     if len(subsets) != len(seeds):
         raise ValueError(f"{what} must have a set of rows for each of the {len(seeds)} seeds, got {len(subsets)}")
     for seed, subset in zip(seeds, subsets, strict=True):
         if not isinstance(subset, Tensor) or subset.dtype != torch.int64 or subset.ndim != 1 or not len(subset):
-            raise TypeError(f"{what}: that of seed {seed} must be a tensor of row numbers, got {describe(subset)}")
+            raise TypeError(f"{what}: expected an int64 tensor of row numbers for seed {seed}, got {describe(subset)}")
         if int(subset.min()) < 0 or int(subset.max()) >= rows:
-            raise ValueError(f"{what}: that of seed {seed} has a row that is not among the {rows}, numbered from 0")
+            raise ValueError(f"{what}: a row number for seed {seed} is outside 0 to {rows - 1}")
         if len(torch.unique(subset)) != len(subset) or len(subset) != len(subsets[0]):
-            raise ValueError(f"{what} must have different rows, and all of them the same number")
+            raise ValueError(f"{what} must have distinct rows, the same number for each seed")
     return [subset.cpu() for subset in subsets]

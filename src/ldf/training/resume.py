@@ -1,4 +1,4 @@
-"""A training run that can be killed at any moment and taken up again, bit for bit."""
+"""Checkpoints of a training run, from which it resumes with bit-identical results."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ from .task import LoaderTask, Task
 
 @dataclass
 class Run:
-    """One model's course: its history and its best iterate so far."""
+    """History and best iterate so far of one model."""
 
     history: History = field(default_factory=History)
     best: dict[str, Tensor] | None = None
     best_epoch: int = 0
     score: tuple[float, float] = (math.inf, math.inf)
-    """Excess violation on validation data, then loss: the smaller the better."""
+    """Excess violation on validation data, then loss; smaller is better."""
 
 
 @dataclass
 class Place:
-    """How far a training run has come."""
+    """Progress of a training run."""
 
     rows: list[list[dict[str, float]]]
-    """For each run, what the updates of this epoch gave so far."""
+    """For each run, one row per multiplier update of the current epoch."""
     epoch: int = 0
-    """Epochs that are over."""
+    """Completed epochs."""
     done: int = 0
-    """Steps of this epoch."""
+    """Completed steps of the current epoch."""
     stopped: bool = False
     """Whether patience has run out."""
 
 
 class Saved:
-    """The checkpoint of a training run, or nothing where there is no folder for one."""
+    """The checkpoint of a training run; does nothing if `path` is None."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Saved:
         }
 
     def due(self) -> bool:
-        """Whether it is time to write again."""
+        """Whether the next checkpoint is due."""
         return self.path is not None and time.monotonic() - self.written >= self.seconds
 
     def begin_epoch(self) -> None:
-        """Remember the random numbers that a loader will shuffle by."""
+        """Save the random state that a loader will shuffle with."""
         if self.path is None:
             return
         self.epoch_random = {"epoch.torch": torch.get_rng_state()}
@@ -94,7 +94,7 @@ class Saved:
             self.epoch_random["epoch.loader"] = self.loader_generator.get_state()
 
     def write(self, place: Place) -> None:
-        """Everything that the rest of the run depends on."""
+        """Write everything that the rest of the run depends on."""
         if self.path is None:
             return
         tensors = {f"engine.{name}": value for name, value in self.engine.state().items()}
@@ -122,7 +122,7 @@ class Saved:
         self.written = time.monotonic()
 
     def resume(self) -> Place:
-        """Take up an earlier run of the same problem, if there is one: how far it had come."""
+        """Restore an earlier run of the same problem, if there is one, and return its progress."""
         if self.path is None or not self.path.exists():
             return Place([[] for _ in self.runs])
         tensors, facts = files.load(self.path)
@@ -132,7 +132,7 @@ class Saved:
         if differ:
             listed = "; ".join(f"{key}: {theirs.get(key)!r} there, {ours.get(key)!r} here" for key in differ)
             raise files.CheckpointError(
-                f"{self.path} is the checkpoint of another problem ({listed}); remove it to start anew, or give "
+                f"{self.path} is the checkpoint of another problem ({listed}); delete it to start over, or use "
                 "another folder"
             )
         self.engine.load(unpack(tensors, "engine"))
@@ -155,7 +155,7 @@ class Saved:
         return Place(**facts["place"])
 
     def restore_random(self) -> None:
-        """Go on with the random numbers where the checkpoint was written."""
+        """Restore the random state at the time of the checkpoint."""
         if self.pending is not None:
             files.restore_random(*self.pending)
             self.pending = None
@@ -171,12 +171,12 @@ def _describe(constraint: Constraint) -> list[Any]:
 
 
 def _numbers(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are numbers; the learning rate has a place of its own."""
+    """The numeric settings, without the learning rate, which is recorded separately."""
     return {name: value for name, value in settings.items() if name != "lr" and isinstance(value, int | float | tuple)}
 
 
 def _plain(value: Any) -> Any:
-    """As JSON gives it back; what JSON cannot hold (functions of a schedule) is left out."""
+    """The value after a round trip through JSON; functions (of a schedule) are omitted."""
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items() if not callable(entry)}
     if isinstance(value, tuple | list):
@@ -185,7 +185,7 @@ def _plain(value: Any) -> Any:
 
 
 def shapes(model: nn.Module) -> str:
-    """What tells this architecture from others."""
+    """Identifies an architecture by its class and parameter shapes."""
     shapes = [f"{name}{list(value.shape)}" for name, value in model.state_dict().items()]
     return (
         f"{type(model).__name__} of {len(shapes)} tensors, {hashlib.sha256(' '.join(shapes).encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""What `fit` and `fit_many` are asked for: one object with all that both understand, checked."""
+"""Validated arguments of `fit` and `fit_many`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Unlabelled = Tensor | Mapping[str, Tensor]
 
 
 def call_on_inputs(model: nn.Module, batch: Batch) -> Any:
-    """The default way to predict."""
+    """Default forward call."""
     return model(batch.inputs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The arguments that `fit` and `fit_many` share, under the names that they have there."""
+    """The arguments that `fit` and `fit_many` share, under the same names."""
 
     loss: Loss
     constraints: tuple[Constraint, ...] = ()
@@ -65,36 +65,36 @@ class Settings:
             raise TypeError(f"loss must be a function (predictions, targets) → scalar, got {self.loss!r}")
 
     def optimizer_of(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        """The optimiser of these weights."""
+        """The optimiser for these parameters."""
         return (self.optimizer or adam(self.lr))(parameters)
 
     def scheduler(self, optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler | None:
-        """The learning-rate schedule over so many steps."""
+        """The learning-rate schedule over this many steps."""
         if self.schedule == "cosine":
             return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         return self.schedule(optimizer, steps) if self.schedule else None
 
     def check_held_out(self, validates: bool) -> None:
-        """Refuse what needs rows held out where there are none, or multipliers that cannot follow them."""
+        """Raise if an option needs held-out rows and there are none, or if a constraint cannot use them."""
         if self.patience and not validates:
-            raise ValueError("patience needs validation data: say validation=0.2, or give labelled data of their own")
+            raise ValueError("patience needs validation data: use validation=0.2, or pass separate labelled data")
         if self.metrics and not validates:
-            raise ValueError("metrics are of rows held out: say validation=0.2, or give labelled data of their own")
+            raise ValueError("metrics need held-out rows: use validation=0.2, or pass separate labelled data")
         if self.ascend_on == "held-out":
             if not validates:
                 raise ValueError(
-                    "ascend_on='held-out' needs rows held out: say validation=0.2, or folds=5 with fit_many"
+                    "ascend_on='held-out' needs held-out rows: use validation=0.2, or folds=5 with fit_many"
                 )
             for constraint in self.constraints:
                 if not constraint.observable:
                     raise ValueError(
-                        f"constraint {constraint.name!r}: its multipliers belong to rows that are trained on: it "
-                        "cannot go with ascend_on='held-out'"
+                        f"constraint {constraint.name!r}: its multipliers belong to training rows, so it cannot be "
+                        "combined with ascend_on='held-out'"
                     )
 
 
 def adam(lr: float) -> MakeOptimizer:
-    """Adam, in its fused form where the weights' device has it: the same steps in one pass over the weights."""
+    """Adam, fused where the device supports it: the same steps in one pass over the weights."""
 
     def make(parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         parameters = list(parameters)

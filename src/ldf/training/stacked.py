@@ -1,4 +1,4 @@
-"""Many models of one architecture, trained as one: weights and Lagrangians stacked, [R, …]."""
+"""Many models of one architecture trained as one, with weights and Lagrangians stacked, [R, …]."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .task import Step, Task
 
 
 class _Caller(nn.Module):
-    """Calls a model the way the user asked for, so that its weights can be swapped for stacked ones."""
+    """Calls a model through `forward`, so that its weights can be replaced by stacked ones."""
 
     def __init__(self, model: nn.Module, forward: Forward) -> None:
         super().__init__()
@@ -31,8 +31,8 @@ class _Caller(nn.Module):
 class Stacked:
     """R models and R Lagrangians with their tensors stacked, [R, …], and stepped by one vmapped call.
 
-    The Lagrangians' buffers are views into the stacked ones: what a step adds to the stacked sums, each finds in its
-    own, and what `ascend` does to its own, the next step uses.
+    The Lagrangians' buffers are views of the stacked ones: a step that adds to the stacked sums updates each
+    Lagrangian, and the next step uses what `ascend` changed in any of them.
     """
 
     stacked = True
@@ -54,7 +54,7 @@ class Stacked:
         return [parameter for parameter in self.params.values() if parameter.requires_grad]
 
     def backward(self, step: Step) -> None:
-        """∂(L + Σ λν)/∂w of every model: the gradient of the sum."""
+        """∂(L + Σ λν)/∂w of every model, as the gradient of the sum."""
         columns = self.task.batch(step).columns()
         totals = vmap(self._one, randomness="different")(self.params, self.buffers, self.shared, step, columns)
         totals.sum().backward()
@@ -74,7 +74,7 @@ class Stacked:
         return total
 
     def _predictions(self, data: Data, ids: Tensor) -> Any:
-        """[R, rows, …] for row numbers [R, rows], in eval mode."""
+        """Predictions [R, rows, …] for row numbers [R, rows], in eval mode."""
 
         def one(params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], rows: Tensor) -> Any:
             return functional_call(self.caller, {**params, **buffers}, (data.take(rows, targets=False),))
@@ -87,7 +87,7 @@ class Stacked:
             self.caller.train()
 
     def measure(self, step: Step) -> None:
-        """Each Lagrangian on its own predictions; the first time, their buffers are then stacked."""
+        """Measure each Lagrangian at its own predictions; the first call then stacks their buffers."""
         if all(lagrangian.ready and lagrangian.measured for lagrangian in self.lagrangians) and self.template:
             return
         batches = [self.task.batch(_slice(step, run)) for run in range(len(self.lagrangians))]
@@ -109,14 +109,14 @@ class Stacked:
         self.template = copy.deepcopy(self.lagrangians[0])
         self.template.checks = False
         self.template.measured = True
-        # Where rules differ, the stacked step does all that any of them needs; their numbers make it void elsewhere.
+        # If rules differ, the stacked step computes what any of them needs; for the others it has no effect.
         self.template.cuts = any(lagrangian.cuts for lagrangian in self.lagrangians)
         for index, block in enumerate(self.template.stacks()):
             for flag in ("curved", "smoothed"):
                 setattr(block, flag, any(getattr(one.stacks()[index], flag) for one in self.lagrangians))
 
     def predict(self, data: Data, ids: Sequence[Tensor]) -> list[Any]:
-        """Every model's predictions for rows of its own, some thousand at a time."""
+        """Predictions of every model for its own rows, a few thousand at a time."""
         rows = chunks(torch.stack(list(ids)))
         together = join([self._predictions(data, some) for some in rows], dim=1)
         return [pick(together, run) for run in range(len(self.models))]
@@ -130,13 +130,13 @@ class Stacked:
         }
 
     def state(self) -> dict[str, Tensor]:
-        """The stacked weights and buffers, and every Lagrangian."""
+        """State of the stacked weights and buffers, and of every Lagrangian."""
         parts: dict[str, Mapping[str, Tensor]] = {"params": self.params, "buffers": self.buffers}
         parts |= {f"lagrangian.{run}": one.state_dict() for run, one in enumerate(self.lagrangians)}
         return pack(parts)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Weights in place, for the optimiser knows them; the Lagrangians anew, then stacked."""
+        """Load the weights in place, since the optimiser refers to them; load the Lagrangians and stack them again."""
         with torch.no_grad():
             for prefix, held in (("params", self.params), ("buffers", self.buffers)):
                 for name, value in unpack(state, prefix).items():
@@ -148,7 +148,7 @@ class Stacked:
         self._stack()
 
     def finish(self, run: int, weights: Mapping[str, Tensor] | None) -> nn.Module:
-        """A model of its own, with these weights or the last."""
+        """One model, with these weights or the latest ones."""
         self.models[run].load_state_dict(weights if weights is not None else self.weights(run))
         return self.models[run]
 
@@ -158,5 +158,5 @@ def _slice(step: Step, run: int) -> Step:
 
 
 def _step_buffers(lagrangian: Lagrangian) -> Iterable[tuple[str, Tensor]]:
-    """The buffers that a step reads or writes; the rules' own state stays with each Lagrangian."""
+    """Buffers that a step reads or writes; the state of the dual rules stays with each Lagrangian."""
     return ((n, b) for n, b in lagrangian.named_buffers() if not n.startswith("multiplier_list."))

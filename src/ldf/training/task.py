@@ -1,4 +1,4 @@
-"""What is trained on, step by step: batches of rows, unlabelled rows and pairs, the same for the same seed."""
+"""Training data step by step: batches of rows, unlabelled rows and pairs, reproducible by seed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from ..io.checkpoint import as_bytes
 from .settings import Settings
 
 Step = dict[str, Tensor]
-"""The row numbers of one step: "ids" labelled, "free" unlabelled, "pairs/NAME" the numbers of pairs; [R, …] for R
-runs."""
+"""Row numbers of one step: "ids" labelled, "free" unlabelled, "pairs/NAME" pair numbers; [R, …] for R runs."""
 
 Parts = tuple[Tensor, Any, Batch, dict[str, Side]]
-"""What a Lagrangian takes: loss, predictions, batch, pairs."""
+"""Arguments of a Lagrangian: loss, predictions, batch, pairs."""
 
 
 class Task:
-    """Data in memory, its rows held out for each run, and the batches of every epoch."""
+    """Data in memory, the held-out rows of each run, and the batches of every epoch."""
 
     def __init__(
         self,
@@ -38,11 +37,11 @@ class Task:
         """Plan the batches of every run.
 
         Args:
-            settings: with validation data and strata.
-            data: labelled rows, then those without labels.
-            seeds: of each run.
-            held_out: the rows that each run is validated on, where they are chosen already.
-            subsets: the labelled rows that each run sees, by default all.
+            settings: includes validation data and strata.
+            data: labelled rows, followed by unlabelled rows.
+            seeds: seed of each run.
+            held_out: rows that each run is validated on, if already chosen.
+            subsets: labelled rows that each run uses, by default all.
         """
         self.settings, self.data, self.rows = settings, data, data.rows
         self.seeds = list(seeds)
@@ -57,7 +56,7 @@ class Task:
         kept = [rows[:0] for rows in own] if self.separate else self.held_out
         self.training = [rows[~torch.isin(rows, out)] for rows, out in zip(own, kept, strict=True)]
         self.free = torch.arange(data.labelled, data.rows)
-        # Constraints on pairs look their rows up by themselves: others need unlabelled rows in the batch.
+        # Constraints on pairs look up their own rows; other constraints need the unlabelled rows in the batch.
         self.alone = any(c.scope.name is None for c in settings.constraints)
         self.stratify = self._strata()
         self._check_scopes()
@@ -70,7 +69,7 @@ class Task:
         self.updates_per_epoch = _updates(self.steps, settings)
 
     def _hold_out(self, own: Sequence[Tensor]) -> list[Tensor]:
-        """The rows that each run is validated on: of data of their own all, else a share of those that it sees."""
+        """Rows that each run is validated on: all rows of separate validation data, or a fraction of its own."""
         if self.separate:
             return [torch.arange(self.check.rows) for _ in self.seeds]
         share = self.settings.validation
@@ -90,11 +89,11 @@ class Task:
         for constraint in self.settings.constraints:
             scope = constraint.scope
             if scope.name is not None and known.setdefault(scope.name, scope) is not scope:
-                raise ValueError(f"two sets of pairs are named {scope.name!r}: give each a name of its own")
+                raise ValueError(f"two sets of pairs are named {scope.name!r}: give each a unique name")
             scope.check_data(constraint.name, self.rows, trained, self.separate)
 
     def plan(self, run: int, epoch: int) -> list[Step]:
-        """The batches of one run's epoch: always the same for the same seed."""
+        """The batches of one epoch of a run; the same seed always gives the same batches."""
         seed, rows = self.seeds[run], self.training[run]
         generator = epoch_generator(seed, epoch)
         if self.stratify is not None:
@@ -115,8 +114,8 @@ class Task:
         return plan
 
     def batch(self, step: Step) -> Batch:
-        """All rows that a step needs predictions of: the batch, unlabelled rows, and the partners of its pairs; for
-        the stacked step of R runs, [R, rows].
+        """All rows that a step needs predictions for: the batch, unlabelled rows and the rows of its pairs;
+        [R, rows] for the stacked step of R runs.
         """
         if len(step) == 1:
             return self.data.take(step["ids"])
@@ -150,7 +149,7 @@ class Task:
         return self.settings.loss(head, targets), ours, Batch(**columns), sides
 
     def fingerprint(self) -> dict[str, Any]:
-        """What tells these data from others."""
+        """Identifies the data, for the checkpoint."""
         return {
             "data": _digest(self.data),
             "rows": [self.data.labelled, self.data.rows],
@@ -160,7 +159,7 @@ class Task:
 
 
 class LoaderTask:
-    """Data from a DataLoader or any iterable of batches that can be gone through again."""
+    """Data from a DataLoader or any iterable of batches that can be iterated repeatedly."""
 
     separate = True
 
@@ -175,19 +174,19 @@ class LoaderTask:
             raise TypeError(f"data must be tensors or a DataLoader with a length, got {type(loader).__name__}")
         self.steps = len(loader)
         if self.steps == 0:
-            raise ValueError("data is empty: the loader hands out no batch")
+            raise ValueError("data is empty: the loader yields no batches")
         for what, given in (("unlabelled", settings.unlabelled), ("stratify", settings.stratify)):
             if given is not None:
-                raise ValueError(f"{what} goes with data in memory; with a DataLoader put it into the loader's batches")
+                raise ValueError(f"{what} needs data in memory; with a DataLoader, put it into the loader's batches")
         for constraint in settings.constraints:
             if constraint.scope.name is not None:
                 raise ValueError(
-                    f"constraint {constraint.name!r}: pairs are looked up by row and need data in memory, or a loop of "
-                    "your own with ldf.PairBatches"
+                    f"constraint {constraint.name!r}: pairs are looked up by row and need data in memory, or your own "
+                    "training loop with ldf.PairBatches"
                 )
         validation = settings.validation
         if isinstance(validation, float | int):
-            raise ValueError("a share of the data can be held out of data in memory only: give validation data")
+            raise ValueError("a fraction can only be held out of data in memory: pass separate validation data")
         self.validates = validation is not None
         self.check = Data(validation).to(device) if validation is not None else None
         self.held_out = [torch.arange(self.check.rows if self.check else 0)]
@@ -201,7 +200,7 @@ class LoaderTask:
         return (as_batch(item).to(self.device) for item in self.loader)
 
     def batch(self, step: Batch) -> Batch:
-        """The batch as it is."""
+        """The batch unchanged."""
         return step
 
     def parts(self, predictions: Any, step: Batch, batch: Batch) -> Parts:
@@ -209,7 +208,7 @@ class LoaderTask:
         return self.settings.loss(predictions, step.targets), predictions, step, {}
 
     def fingerprint(self) -> dict[str, Any]:
-        """What can be known of a loader without going through it."""
+        """Identifies a loader without iterating over it."""
         return {
             "data": f"{type(self.loader).__name__} of {self.steps} batches",
             "rows": self.rows,
@@ -218,7 +217,7 @@ class LoaderTask:
 
 
 def _digest(data: Data) -> str:
-    """What tells these rows from others."""
+    """Hash of all columns and targets."""
     digest = hashlib.sha256()
     for column in (*data.columns.values(), data.targets):
         digest.update(str((column.shape, column.dtype)).encode())
@@ -227,14 +226,14 @@ def _digest(data: Data) -> str:
 
 
 def _updates(steps: int, settings: Settings) -> int:
-    """Dual updates in an epoch of so many steps."""
+    """Dual updates in an epoch of this many steps."""
     return math.ceil(steps / settings.update_every) if settings.update_every else 1
 
 
 def _share(rows: int, share: Any, seed: int) -> Tensor:
-    """Which of so many rows are held out."""
+    """Row numbers that are held out."""
     sound = isinstance(share, float | int) and not isinstance(share, bool) and 0 < share < 1
     if not sound or not 0 < round(share * rows) < rows:
-        raise ValueError(f"validation must be a share between 0 and 1 that leaves rows on both sides, got {share!r}")
+        raise ValueError(f"validation must be a fraction between 0 and 1 that leaves rows on both sides, got {share!r}")
     order = torch.randperm(rows, generator=epoch_generator(seed, 0, stream=99))
     return order[: round(share * rows)].sort().values

@@ -1,1 +1,1 @@
-"""What people look at: figures, HTML pages that need no network, the report of a fit."""
+"""Figures, self-contained HTML pages, and the report of a fit."""

@@ -1,4 +1,4 @@
-"""Pictures of training: loss, violations and multipliers over the epochs, and what all pictures are drawn with."""
+"""Plots of loss, violations and multipliers over the epochs, and helpers shared by all figures."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ COLOURS = {
     "LightGBM": "#7A4EAB",
     "scikit-learn": "#8C6D31",
 }
-"""Okabe and Ito's colours, which people with any colour vision can tell apart, and two more."""
+"""The Okabe-Ito palette, which is safe for colour-blind readers, and two more colours."""
 
 OTHERS = ("#D55E00", "#000000", "#F0E442")
-"""Colours of models without one of their own."""
+"""Colours for models that are not in `COLOURS`."""
 
 OTHER_MARKERS = ("X", "*", "p")
 MARKERS = {
@@ -57,11 +57,11 @@ def markers_of(models: Sequence[str]) -> dict[str, str]:
 
 
 def pyplot() -> Any:
-    """matplotlib's pyplot, for pictures in files."""
+    """matplotlib's pyplot with the file-only backend."""
     try:
         import matplotlib
     except ModuleNotFoundError:
-        raise ModuleNotFoundError("pictures need matplotlib: pip install 'ldf[cli]'", name="matplotlib") from None
+        raise ModuleNotFoundError("figures need matplotlib: pip install 'ldf[cli]'", name="matplotlib") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
@@ -69,7 +69,7 @@ def pyplot() -> Any:
 
 
 def grid(panels: int, width: float, height: float, columns: int, sharey: bool = False) -> tuple[Any, list[Any]]:
-    """A figure and its panels, side by side and below each other."""
+    """A figure and its panels in a grid of at most `columns` columns."""
     columns = min(columns, panels)
     lines = math.ceil(panels / columns)
     size = (width * columns, height * lines)
@@ -84,7 +84,7 @@ def grid(panels: int, width: float, height: float, columns: int, sharey: bool = 
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a PNG file, whole or not at all, of at most 256 colours: a third of the size, and nobody sees it."""
+    """Write a PNG file atomically, with at most 256 colours: a third of the size without a visible difference."""
     from PIL import Image  # comes with matplotlib
 
     drawn, small = io.BytesIO(), io.BytesIO()
@@ -95,27 +95,27 @@ def save(figure: Any, path: Path) -> None:
 
 
 def floor_of(values: Sequence[float]) -> float:
-    """Where a log scale begins: below all positive values; zeros are drawn there."""
+    """Lower end of a log scale, below all positive values; zeros are drawn there."""
     positive = [value for value in values if value > 0 and math.isfinite(value)]
     return min(positive) / 2.5 if positive else 0.1
 
 
 def key(colour: str, marker: str, face: str) -> Any:
-    """A marker of the legend."""
+    """Legend entry for a marker."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], linestyle="", marker=marker, color=colour, markerfacecolor=face, markersize=6.5)
 
 
 def stroke(**look: Any) -> Any:
-    """A line of the legend."""
+    """Legend entry for a line."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], **look)
 
 
 def losses_figure(histories: Mapping[str, History], path: Path) -> None:
-    """Draw the loss over the epochs, a line a model; dashed: on held-out rows."""
+    """Plot the loss over the epochs, one line per model; dashed: held-out rows."""
     colours = palette(list(histories))
     figure, (axes,) = grid(1, 6.4, 3.8, columns=1)
     every: list[float] = []
@@ -135,17 +135,17 @@ def losses_figure(histories: Mapping[str, History], path: Path) -> None:
 
 
 def multipliers_figure(histories: Mapping[str, History], path: Path, titles: Mapping[str, str] | None = None) -> None:
-    """Draw every multiplier over the epochs, a panel a history, a line a constraint.
+    """Plot every multiplier over the epochs, one panel per history, one line per constraint.
 
-    The scale is logarithmic where no multiplier is negative: constraints have units of their own. A line begins where
-    its multiplier leaves 0.
+    The scale is logarithmic if no multiplier is negative, since constraints have different units. A line starts where
+    its multiplier becomes nonzero.
 
     Args:
-        titles: how to call the constraints; others keep their name.
+        titles: display names of constraints; others are shown by name.
     """
     names = list(dict.fromkeys(name for history in histories.values() for name in history.constraints))
     if not names:
-        raise ValueError("there is no constraint in these histories; a column lambda/… of a history holds one")
+        raise ValueError("these histories have no constraints: expected columns named lambda/…")
     hues = [COLOURS[name] for name in ("MCD", "M", "MC", "MCD repaired", "previous", "linear", "scikit-learn", "mean")]
     looks: dict[str, dict[str, Any]] = {
         name: {"color": hues[i % len(hues)], "linestyle": ("-", "--", ":")[i // len(hues) % 3], "linewidth": 1.6}
@@ -179,15 +179,15 @@ def multipliers_figure(histories: Mapping[str, History], path: Path, titles: Map
 
 
 def traces_figure(histories: Mapping[str, History], path: Path, titles: Mapping[str, str] | None = None) -> None:
-    """Draw the mean ν of every law over the epochs on a log scale, a panel a law, a line a model.
+    """Plot the mean ν of every constraint over the epochs on a log scale, one panel per constraint, one line per model.
 
     Args:
-        histories: by model; a model need not know every law.
-        titles: what to write above the panel of a law; others are headed by their name.
+        histories: history of each model; a model need not have every constraint.
+        titles: panel titles by constraint; other panels show the constraint's name.
     """
     laws = list(dict.fromkeys(law for history in histories.values() for law in history.constraints))
     if not laws:
-        raise ValueError("there is no law in these histories; a column nu_mean/… of a history holds one")
+        raise ValueError("these histories have no constraints: expected columns named nu_mean/…")
     colours = palette(list(histories))
     columns = 3 if len(laws) > 4 or len(laws) == 3 else 2
     figure, panels = grid(len(laws), 3.7 if len(laws) > 1 else 6.0, 2.6 if len(laws) > 1 else 3.8, columns)
@@ -207,9 +207,7 @@ def traces_figure(histories: Mapping[str, History], path: Path, titles: Mapping[
         if values and max(values) <= 0:
             axes.set_yticks([floor], ["0"])
             axes.minorticks_off()
-            axes.text(
-                0.5, 0.6, "no violation at all", transform=axes.transAxes, ha="center", color="#666666", fontsize=9
-            )
+            axes.text(0.5, 0.6, "no violations", transform=axes.transAxes, ha="center", color="#666666", fontsize=9)
         elif min(values, default=1.0) <= 0:
             axes.set_ylim(floor / 1.3, max(axes.get_ylim()[1], 10 * floor))
             axes.set_yticks([tick for tick in axes.get_yticks() if floor < tick / 1.3 and tick <= axes.get_ylim()[1]])

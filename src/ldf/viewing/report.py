@@ -1,4 +1,4 @@
-"""`report`: a page for a user's own fit: what the doctor says, and loss, violations and multipliers over the epochs."""
+"""`report`: an HTML page about a fit, with the doctor's findings and plots of loss, violations and multipliers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .figures import losses_figure, multipliers_figure, traces_figure
 from .page import Cell
 
 HELD = frozenset({"satisfied", "never active"})
-"""Verdicts of a constraint that holds."""
+"""Verdicts that count as satisfied."""
 ROWS = 25
-"""Epochs in the table of the history, at most."""
+"""Maximum number of epochs in the history table."""
 
 
 class Fitted(Protocol):
-    """What a page is about: an `ldf.Fit`."""
+    """The part of `ldf.Fit` that a report needs."""
 
     model: nn.Module
     lagrangian: Lagrangian
@@ -37,33 +37,33 @@ class Fitted(Protocol):
     label: dict[str, Any]
 
     def doctor(self) -> Diagnosis:
-        """Which constraint does not hold, and what to change."""
+        """Diagnose the constraints and suggest changes."""
 
 
 def report(fits: Fitted | Mapping[str, Fitted], path: str | Path, title: str = "A model under constraints") -> Path:
-    """Write one HTML page, pictures included, about a fit, or about several by name, side by side.
+    """Write one self-contained HTML page about a fit, or about several by name for comparison.
 
-    It has the doctor's findings, a table of the epochs, and pictures of loss, violations ν and multipliers over the
-    epochs. It needs no network, and follows the reader's choice of light or dark. Drawing needs matplotlib, which
-    comes with `ldf[cli]`.
+    The page has the doctor's findings, a table of the epochs, and plots of loss, violations ν and multipliers over the
+    epochs. It loads nothing from the network and supports light and dark mode. Plotting needs matplotlib, which is
+    installed with `ldf[cli]`.
 
     Returns:
-        the page's path.
+        Path of the page.
     """
     path = Path(path)
     named = dict(fits) if isinstance(fits, Mapping) else {"model": fits}
     if not named:
-        raise ValueError("there is no fit to report on; give a Fit, or a mapping of names to them")
+        raise ValueError("no fit to report on: pass a Fit or a mapping from names to fits")
     if path.is_dir() or path.suffix not in (".html", ".htm"):
-        raise ValueError(f"a report is a file such as report.html, got {str(path)!r}")
+        raise ValueError(f"a report must be an .html file such as report.html, got {str(path)!r}")
     histories = {name: one.history for name, one in named.items()}
     if not all(len(history) for history in histories.values()):
-        raise ValueError("a fit without a single epoch has nothing to report on")
+        raise ValueError("cannot report on a fit without any epochs")
     body = [f"<h1>{escape(title)}</h1>", page.facts(_facts(named))]
     body += [_findings(name if len(named) > 1 else "", one) for name, one in named.items()]
-    body += ["<h2>Over the epochs</h2>", page.pictures(_pictures(histories))]
+    body += ["<h2>Training curves</h2>", page.pictures(_figures(histories))]
     for name, history in histories.items():
-        summary = "The epochs as a table" + (f": {name}" if len(named) > 1 else "")
+        summary = "Table of epochs" + (f": {name}" if len(named) > 1 else "")
         body.append(page.details(summary, [_epochs(history)]))
     write_whole(path, page.document(title, body))
     return path
@@ -84,13 +84,13 @@ def _facts(fits: Mapping[str, Fitted]) -> dict[str, str]:
 
 
 def _findings(name: str, fit: Fitted) -> str:
-    """The doctor's table."""
+    """Table of the doctor's findings."""
     diagnosis = fit.doctor()
     last = fit.history.rows[-1]
     rules = dict(zip(fit.lagrangian.tolerances, fit.lagrangian.rules, strict=True))
     validated = "val_loss" in last
     heads = ["constraint", "verdict", "mean ν", "largest ν", *(["held-out mean ν"] if validated else [])]
-    heads += ["tolerance", "multiplier", "rule", "the doctor's words"]
+    heads += ["tolerance", "multiplier", "rule", "advice"]
     rows = []
     for advice in diagnosis.advice:
         own = advice.constraint
@@ -107,7 +107,7 @@ def _findings(name: str, fit: Fitted) -> str:
                 Cell(f"{advice.finding} {advice.change}".rstrip(), kind="text long"),
             ]
         )
-    caption = "What the doctor says" + (f": {name}" if name else "")
+    caption = "Doctor's findings" + (f": {name}" if name else "")
     found = [page.table(caption, heads, rows)] if rows else ["<p>There are no constraints.</p>"]
     found += [f'<p class="bad">Warning: {escape(warning)}</p>' for warning in diagnosis.warnings]
     if fit.conflicts:
@@ -116,11 +116,11 @@ def _findings(name: str, fit: Fitted) -> str:
             for (one, other), cosine in fit.conflicts.items()
         ]
         table = page.table("Cosine between the gradients of two violations", ["one", "other", "cosine"], pairs)
-        found.append(page.details("Which constraints pull against each other", [table]))
+        found.append(page.details("Conflicts between constraints", [table]))
     return "\n".join(found)
 
 
-def _pictures(histories: Mapping[str, History]) -> list[str]:
+def _figures(histories: Mapping[str, History]) -> list[str]:
     drawings: dict[str, Callable[[Path], None]] = {
         "Loss; dashed: on held-out rows": lambda path: losses_figure(histories, path)
     }
@@ -132,7 +132,7 @@ def _pictures(histories: Mapping[str, History]) -> list[str]:
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for caption, draw in drawings.items():
-            path = Path(folder) / "picture.png"
+            path = Path(folder) / "figure.png"
             draw(path)
             found.append(page.picture(path, caption))
     return found
@@ -149,5 +149,5 @@ def _epochs(history: History) -> str:
         ]
         for row in shown
     ]
-    caption = "All epochs" if stride == 1 else f"One epoch of {stride}, and the last"
+    caption = "All epochs" if stride == 1 else f"Epochs in steps of {stride}, and the last"
     return page.table(caption, columns, rows)
