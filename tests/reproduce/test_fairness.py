@@ -1,4 +1,4 @@
-"""The tables on fairness: folds, kept cells, rows beside the paper's; on made-up people in place of Adult's."""
+"""The tables on fairness: folds, kept cells, rows beside the paper's; on synthetic people in place of Adult's."""
 
 from pathlib import Path
 

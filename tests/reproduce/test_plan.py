@@ -258,7 +258,7 @@ def test_a_quick_run_takes_ten_minutes_at_most_on_two_cores(tmp_path: Path) -> N
     assert seconds(quick=False) > 20 * seconds(quick=True)
 
 
-# ---------------------------------------------------------------- what cannot be had
+# ---------------------------------------------------------------- what is not available
 
 
 @pytest.mark.usefixtures("no_gaslib")
