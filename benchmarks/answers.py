@@ -14,6 +14,7 @@ so on. DIR may be the folder of `ldf reproduce`; its labels and networks are the
     optimal     ratio for `--repair optimal`: IPOPT from the prediction and the multipliers of the nearest point
     batch       answers per second, 200 demands at once; batch_ratio: relative to cold solves
     recheck     largest ν of a certified answer by the torch constraints, which are a separate code path
+    solver      largest ν of the solver's own optima, by the same certificate
     pypower     largest voltage difference, per unit, from PYPOWER's power flow of the answered dispatch
     prices      error of the predicted prices, %; prices_linear, prices_mean, prices_previous: errors of baselines
     ms, cold_ms time of an answer and of a cold solve
@@ -131,6 +132,7 @@ def measure(study: Study, options: Options, rows: int, epochs: int) -> dict[str,
     given, states = (torch.from_numpy(np.array(rows)) for rows in zip(*kept, strict=True))
     laws = study.problem.constraints(lambda states, batch: states, torch.float64, labels=False)
     again = ldf.certify(laws, states, ldf.Batch(inputs=given, demand=given), tolerance=TOLERANCE)
+    optima = study.problem.model.violations(demands[:rows], test.state[:rows].numpy())
     rate = batched(respond, demands[:BATCH])
     found = {
         "ratio": cold / ours,
@@ -141,6 +143,7 @@ def measure(study: Study, options: Options, rows: int, epochs: int) -> dict[str,
         "batch": rate,
         "batch_ratio": rate * cold,
         "recheck": max(finding.max for finding in again.findings),
+        "solver": max(nu.max() for nu in optima.values()),
         "ms": 1e3 * ours,
         "cold_ms": 1e3 * cold,
         **price_results(labels, respond),

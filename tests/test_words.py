@@ -39,7 +39,7 @@ PHRASES = (
     "word for word",
 )
 """The phrases that were found, and close relatives of them."""
-READING = re.compile(r"\breadings\b|\b(?:a|one|each|every|the same|both) reading\b|--reading\b|READINGS|\breading such as\b")
+READING = re.compile(r"\breadings\b|\b(?:a|one|each|every|both) reading\b|--reading\b|READINGS|\breading such as\b")
 """A variant of a data set is not a reading."""
 LINES = 150
 """Lines of the README, at most."""

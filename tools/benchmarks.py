@@ -1,10 +1,10 @@
-"""Run benchmarks and keep their results, with command and machine, in results/benchmarks.json.
+"""Run a benchmark and keep its results, with command and machine, in results/benchmarks.json.
 
-    python tools/benchmarks.py answers step labelling fairness -- [options of the benchmark]
+    python tools/benchmarks.py {answers,step,labelling,fairness} [options of the benchmark]
 
-Each entry of the file has the command, the date, the machine, the versions, and the flat object that the benchmark
-prints with --json. An entry replaces an earlier one of the same name. The README and docs/results.md show these
-values: run `python tools/results.py` afterwards.
+The entry of the benchmark has the command, the date, the machine, the versions, and the flat object that it prints with
+--json. It replaces an earlier entry. The README and docs/results.md show these values: run `python tools/results.py`
+afterwards.
 """
 
 from __future__ import annotations
@@ -25,22 +25,19 @@ NAMES = ("answers", "step", "labelling", "fairness")
 
 
 def main() -> None:
-    """Run the benchmarks named on the command line, one after the other."""
+    """Run the benchmark that is named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="+", choices=NAMES, help="benchmarks to run")
-    asked, options = parser.parse_known_args()
-    options = [option for option in options if option != "--"]
-    for name in asked.names:
-        command = ["python", f"benchmarks/{name}.py", *options, "--json"]
-        done = subprocess.run(
-            [sys.executable, *command[1:]], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
-        )
-        folder = [i + 1 for i, word in enumerate(command) if word in ("--work", "--out")]
-        shown = ["DIR" if i in folder else word for i, word in enumerate(command)]
-        entry = {"command": shlex.join(shown), **machine(), "values": json.loads(done.stdout)}
-        found = json.loads(FILE.read_text()) if FILE.exists() else {}
-        text = json.dumps(found | {name: entry}, indent=1, ensure_ascii=False)
-        write_whole(FILE, text + "\n")
+    parser.add_argument("name", choices=NAMES, help="the benchmark")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="options of the benchmark")
+    asked = parser.parse_args()
+    command = ["python", f"benchmarks/{asked.name}.py", *asked.options, "--json"]
+    done = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    # a folder of this machine says nothing to others
+    pairs = zip(["", *command], command, strict=False)
+    shown = ["DIR" if before in ("--work", "--out") else word for before, word in pairs]
+    entry = {"command": shlex.join(shown), **machine(), "values": json.loads(done.stdout)}
+    found = json.loads(FILE.read_text()) if FILE.exists() else {}
+    write_whole(FILE, json.dumps(found | {asked.name: entry}, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

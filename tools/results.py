@@ -15,6 +15,7 @@ import json
 import math
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 from ldf.core.certificate import TOLERANCE
 from ldf.reproduce import report, targets
 from ldf.reproduce.glance import COLUMNS, TRAINED, Line, glance, lowest
-from ldf.reproduce.tables import Part, Section, digits, sections_of
+from ldf.reproduce.tables import Section, digits, sections_of
 from ldf.viewing.figures import COLOURS, grid, save
 
 ROOT = Path(__file__).parent.parent
@@ -62,9 +63,7 @@ class Row:
 
     def __str__(self) -> str:
         cells = [self.bars[column].text if column in self.bars else "–" for column in COLUMNS]
-        return f"| {' | '.join(cell.replace(' ', chr(160)) for cell in [*cells, self.target])} |".replace(
-            "| ", f"| {self.label} | ", 1
-        )
+        return f"| {' | '.join([self.label, *cells, self.target])} |"
 
 
 class Results:
@@ -87,15 +86,29 @@ class Results:
         found: dict[str, float] = self.benchmarks[benchmark]["values"]
         return found
 
+    def source(self, benchmark: str) -> str:
+        """Where the values of a benchmark come from."""
+        about = self.benchmarks[benchmark]
+        return f"From `{about['command']}` ({about['date'][:10]}, {about['machine']})."
+
+    def grouped(self) -> dict[tuple[str, str | None, str | None], list[Line]]:
+        """The lines at a glance by table, sampling and recipe."""
+        found: dict[tuple[str, str | None, str | None], list[Line]] = {}
+        for key, line in self.lines.items():
+            found.setdefault((key[0], key[2], key[3]), []).append(line)
+        return found
+
     def answers(self, case: str, sampling: str) -> Callable[[str], float]:
         """A function of a key of `benchmarks/answers.py` for one case and sampling; NaN if it was not measured."""
         values = self.values("answers")
         return lambda key: values.get(f"{case}_{sampling}_{key}", math.nan)
 
 
-def number(value: float, count: int = 3) -> str:
-    """A number with this many significant digits, without trailing zeros of small values."""
-    return digits(value, count)
+def compact(section: Section, quantity: str, model: str, name: str = "") -> Bar:
+    """A result in three significant digits, its spread in one."""
+    mean, std = section.mean(quantity, model), section.std(quantity, model)
+    spread = f" ± {digits(std, 1)}" if std > 0 else ""
+    return Bar(mean, f"{digits(mean)}{spread}{name and f' {name}'}".replace("-", "−"))
 
 
 def first_rows(results: Results) -> list[Row]:
@@ -105,34 +118,36 @@ def first_rows(results: Results) -> list[Row]:
 
 def _power(results: Results) -> list[Row]:
     laws, answer = results.section("power-laws", GRID, "independent"), results.answers(GRID, "independent")
-    errors = results.lines["power-errors", GRID, "independent", "tuned", None, "p"]
+    errors, judged = results.section("power-errors", GRID, "independent"), ("power-errors", GRID, "independent")
+    target = results.lines[*judged, "tuned", None, "p"].target.replace("0 ", "0 (the paper's) ")
     # flow_p and flow_q compare with labels; they are not constraints on a state
     limits = [law for law in laws.quantities if law != "cost gap" and not law.startswith("flow")]
     worst = {model: max(limits, key=lambda law: laws.mean(law, model)) for model in (*TRAINED, "linear")}
-    violated = {model: Bar(laws.mean(law, model), laws.text(law, model)) for model, law in worst.items()}
-    cost = {model: Bar(laws.mean("cost gap", model), laws.text("cost gap", model)) for model in (*TRAINED, "linear")}
+    violated = {model: compact(laws, law, model) for model, law in worst.items()}
+    cost = {model: compact(laws, "cost gap", model) for model in (*TRAINED, "linear")}
     share = f"≤ {TOLERANCE:g} in {100 * answer('certified'):.3g} %"
+    solved = answer("solver")
     label = "AC-OPF, 118 buses, independent loads"
     return [
         Row(
             f"{label}: violation (p.u.)¹",
-            {**_named(violated), "repaired": Bar(TOLERANCE, share), "best peer": Bar(0.0, "0 IPOPT")},
+            {**_named(violated), "repaired": Bar(TOLERANCE, share), "best peer": Bar(solved, f"≤ {solved:.0e} IPOPT")},
         ),
         Row(
-            "– cost above the optimum (%)",
-            {**_named(cost), "repaired": Bar(answer("gap"), number(answer("gap"))), "best peer": Bar(0.0, "0 IPOPT")},
+            "· cost above the optimum (%)",
+            {**_named(cost), "repaired": Bar(answer("gap"), digits(answer("gap"))), "best peer": Bar(0.0, "0 IPOPT")},
         ),
         Row(
-            "– time per certified answer (ms)",
+            "· time per certified answer (ms)",
             {
-                "repaired": Bar(answer("ms"), number(answer("ms"), 2)),
-                "best peer": Bar(answer("cold_ms"), f"{number(answer('cold_ms'), 2)} IPOPT"),
+                "repaired": Bar(answer("ms"), digits(answer("ms"), 2)),
+                "best peer": Bar(answer("cold_ms"), f"{digits(answer('cold_ms'), 2)} IPOPT"),
             },
         ),
         Row(
-            "– error of p (%): **duality does not help**",
-            {column: Bar(entry.value, entry.text) for column, entry in errors.entries.items()},
-            errors.target.replace(" ✗", " (the paper's) ✗").replace(" ✓", " (the paper's) ✓"),
+            "· error of p (%): **duality does not help**",
+            _named({model: compact(errors, "p", model) for model in (*TRAINED, "linear")}),
+            target,
         ),
     ]
 
@@ -144,51 +159,64 @@ def _named(bars: Mapping[str, Bar]) -> dict[str, Bar]:
 
 
 def _precision(results: Results) -> list[Row]:
+    section = results.section("transprecision", SIZE, "random")
     rows = []
     for quantity, words in (("VC", "violated pairs"), ("MAE y", "mean absolute error of y")):
         line = results.lines["transprecision", SIZE, "random", "tuned", None, quantity]
-        label = f"Reduced precision, {SIZE} configurations: {words}" if not rows else f"– {words}"
-        bars = {column: Bar(entry.value, entry.text) for column, entry in line.entries.items()}
+        label = f"Reduced precision, {SIZE} configurations: {words}" if not rows else f"· {words}"
+        bars = {model: compact(section, quantity, model) for model in TRAINED}
+        bars["repaired"] = compact(section, quantity, "MCD repaired")
+        bars["best baseline"] = compact(section, quantity, "linear", "linear")
+        bars["best peer"] = compact(section, quantity, "LightGBM", "LightGBM")
         rows.append(Row(label, bars, line.target.replace("MCD repaired", "repaired")))
     return rows
 
 
 def _fairness(results: Results) -> list[Row]:
     section, peers = results.section("fairness", CASE, None), results.values("fairness")
+    literal = results.section("fairness", CASE, None, "paper")
     judged = results.lines["fairness", CASE, None, "tuned", None, "signed DT"]
     close = [peer for peer in GROUP_BLIND if peers[f"{CASE}_{peer}_dt"] < targets.GAP]
     best = max(close, key=lambda peer: peers[f"{CASE}_{peer}_accuracy"])
     rows = []
-    for quantity, words in (("signed DT", "gap of positive rates"), ("accuracy", "accuracy")):
-        shown = {"M": "M", "MCD": "MCD", "repaired": "M + plug-in", "best baseline": "linear"}
-        bars = {column: Bar(section.mean(quantity, m), section.text(quantity, m)) for column, m in shown.items()}
-        bars["best baseline"] = Bar(bars["best baseline"].value, f"{bars['best baseline'].text} linear")
+    for quantity, words in (("signed DT", "rate gap"), ("accuracy", "accuracy")):
+        shown = {"M": "M", "MCD": "MCD", "repaired": "M + plug-in"}
+        bars = {column: compact(section, quantity, model) for column, model in shown.items()}
+        bars["MC"] = compact(literal, quantity, "MC", "²")  # the tuned recipe has no MC
+        bars["best baseline"] = compact(section, quantity, "linear", "linear")
         peer = peers[f"{CASE}_{best}_{'dt' if quantity == 'signed DT' else 'accuracy'}"]
-        bars["best peer"] = Bar(peer, f"{number(peer)} {best}")
-        label = f"Adult, no gap by sex, group-blind networks: {words}" if not rows else f"– {words}"
+        bars["best peer"] = Bar(peer, f"{digits(peer)} {best}")
+        label = f"Adult, parity by sex, attribute not used: {words}" if not rows else f"· {words}"
         network = [check for check in judged.checks if check.model == "MCD"]
-        target = "; ".join(f"|MCD| {check.sign} {number(check.bound)} {check.mark}" for check in network)
+        target = "; ".join(f"MCD within ±{check.bound:g} {check.mark}" for check in network)
         rows.append(Row(label, bars, target if quantity == "signed DT" else ""))
     return rows
 
 
 def first_screen(results: Results) -> str:
     """The README's table and how it was made."""
-    facts, bench = results.facts, results.benchmarks
-    first = lowest(results.parts)
-    lines = [
-        f"| | {' | '.join(COLUMNS)} | target |",
-        f"|---|{'---:|' * len(COLUMNS)}---|",
-        *map(str, first_rows(results)),
-        "",
-        f"M has no constraints, MC has λ = 1, MCD has λ by dual ascent. On networks with plenty of labels M is hard to beat: of {sum(first.values())} lines on power and gas",
-        f"networks, M is lowest in {first['M']}, MC in {first['MC']}, MCD in {first['MCD']}. Duality pays where labels do not determine the answer (fairness, monotonicity); repair",
-        "makes answers feasible everywhere. Mean ± standard deviation over 5 seeds, 10 training sets or 5 folds, on test rows; – means not run.",
-        "",
-        f"¹ Largest mean ν of any constraint; repaired: largest ν of any answer. From `{facts['command']}` ({facts['date'][:10]}) and, for times and peers,",
-        f"`{bench['answers']['command']}` and `{bench['fairness']['command'].split(' --')[0]}` ({bench['answers']['date'][:10]}), on {facts['machine']}.",
-    ]
-    return "\n".join(lines) + "\n"
+    facts, bench, first = results.facts, results.benchmarks, lowest(results.parts)
+    lines = [f"| | {' | '.join(COLUMNS)} | target |", f"|---|{'---:|' * len(COLUMNS)}---|"]
+    lines += [*map(str, first_rows(results)), ""]
+    lines += paragraph(
+        "M has no constraints, MC has λ = 1, MCD has λ by dual ascent. On networks with plenty of labels M is hard to",
+        f"beat: of {sum(first.values())} lines on power and gas networks, M is lowest in {first['M']},",
+        f"MC in {first['MC']}, MCD in {first['MCD']}. Duality helps where labels contradict the constraint (fairness),",
+        "and a little on monotonicity; repair makes answers feasible everywhere. Mean ± standard deviation over 5",
+        "seeds, 10 training sets or 5 folds, on test rows; – means not applicable.",
+    )
+    lines += paragraph(
+        "¹ Largest mean ν of any constraint; repaired and IPOPT: largest ν of any answer. ² The paper's recipe; the",
+        f"tuned one has no MC. From `{facts['command']}` ({facts['date'][:10]}) and, for times and peers,",
+        f"`{bench['answers']['command'].split(' --')[0]}` and `{bench['fairness']['command'].split(' --')[0]}`",
+        f"({bench['answers']['date'][:10]}), on {facts['machine']}.",
+    )
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def paragraph(*parts: str) -> list[str]:
+    """Text as a paragraph of Markdown, wrapped, with an empty line after it."""
+    return [*textwrap.wrap(" ".join(parts), 150, break_on_hyphens=False, break_long_words=False), ""]
 
 
 def picture(results: Results, path: Path) -> None:
@@ -207,22 +235,22 @@ def picture(results: Results, path: Path) -> None:
     figure, axes = grid(6, 3.9, 2.55, columns=3)
     for place, ((row, title, label), panel) in enumerate(zip(panels, axes, strict=True)):
         last = place == 5
-        values = [row.bars[c].value if c in row.bars else math.nan for c in columns]
-        values = [100 * (1 - value) if last else abs(value) for value in values]
-        panel.bar(range(5), [0 if math.isnan(v) else v for v in values], color=colours, width=0.72)
+        values = [100 * (1 - row.bars[c].value) if last else abs(row.bars[c].value) for c in columns]
+        panel.bar(range(5), values, color=colours, width=0.72)
         for at, value in enumerate(values):
-            text = "not run" if math.isnan(value) else f"{value:.1f}" if last else f"{value:.2g}"
-            text = f"≤ {text}" if place == 0 and columns[at] == "repaired" else text
-            height = 0 if math.isnan(value) else value
-            panel.annotate(text, (at, height), (0, 2), textcoords="offset points", ha="center", fontsize=7.5)
+            text = f"{value:.1f}" if last else f"{value:.2g}"
+            text = f"≤ {value:.0e}" if place == 0 and at > 2 else text
+            panel.annotate(text, (at, value), (0, 2), textcoords="offset points", ha="center", fontsize=7.5)
         peer = row.bars["best peer"].text.split(" ")[-1]
-        took = {at: f"\n{number(rows[2].bars[columns[at]].value, 2)} ms" if place == 3 else "" for at in (3, 4)}
-        panel.set_xticks(range(5), ["M", "MC", "MCD", f"repaired{took[3]}", f"{peer}{took[4]}"], fontsize=8)
+        took = {at: f"\n{digits(rows[2].bars[columns[at]].value, 2)} ms" if place == 3 else "" for at in (3, 4)}
+        names = ["M", "MC*" if place in (2, 5) else "MC", "MCD", f"repaired{took[3]}", f"{peer}{took[4]}"]
+        panel.set_xticks(range(5), names, fontsize=8)
         panel.tick_params(axis="x", length=0)
         panel.tick_params(axis="y", labelsize=7)
         panel.set_ylabel(label, fontsize=8)
         panel.set_title(title, fontsize=10)
         panel.margins(y=0.16)
+    axes[5].set_xlabel("* the paper's recipe", fontsize=7, loc="left")
     save(figure, path, {"values": fingerprint(results)})
 
 
@@ -241,50 +269,48 @@ def answers(results: Results) -> str:
     keys = results.values("answers")
     for found in dict.fromkeys(re.findall(r"(\S+)_(shared|independent)_ratio\b", "\n".join(keys))):
         at = results.answers(*found)
-        gap = f"{number(at('gap'), 2)} / {number(at('gap_worst'), 2)} %" if not math.isnan(at("gap")) else ""
+        gap = f"{digits(at('gap'), 2)} / {digits(at('gap_worst'), 2)} %" if not math.isnan(at("gap")) else ""
         cells = [
-            *found, f"{number(at('ms'), 2)} ms", f"{number(at('cold_ms'), 3)} ms", number(at("ratio"), 2),
-            number(at("ratio_alternating"), 2), f"{100 * at('certified'):.3g} %", gap, number(at("batch"), 2),
-            number(at("optimal"), 2),
+            *found, f"{digits(at('ms'), 2)} ms", f"{digits(at('cold_ms'), 3)} ms", digits(at("ratio"), 2),
+            digits(at("ratio_alternating"), 2), f"{100 * at('certified'):.3g} %", gap, digits(at("batch"), 2),
+            digits(at("optimal"), 2),
         ]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     recheck = max(value for key, value in keys.items() if key.endswith("_recheck"))
     pypower = max(value for key, value in keys.items() if key.endswith("_pypower"))
-    about = results.benchmarks["answers"]
-    lines += [
-        "",
-        f"From `{about['command']}` ({about['date'][:10]}, {about['machine']}). The certified answers were checked again with the torch constraints: the largest ν is {number(recheck)}.",
-        f"For ten answers per power network, PYPOWER's power flow of the answered dispatch differs by at most {number(pypower, 2)} p.u. in any voltage.",
-    ]
-    return "\n".join(lines) + "\n"
+    checked = paragraph(
+        results.source("answers"),
+        f"The certified answers were checked again with the torch constraints: the largest ν is {digits(recheck)}.",
+        "For ten answers per power network, PYPOWER's power flow of the answered dispatch differs by at most",
+        f"{digits(pypower, 2)} p.u. in any voltage.",
+    )
+    return "\n".join([*lines, "", *checked])
 
 
 def prices(results: Results) -> str:
     """The table of errors of predicted prices."""
-    lines = ["| network | demands | network's prediction | linear | previous | mean |", "|---|---|---:|---:|---:|---:|"]
-    for found in dict.fromkeys(re.findall(r"(case\S+)_(shared|independent)_prices\b", "\n".join(results.values("answers")))):
-        at = results.answers(*found)
-        keys = ("prices", "prices_linear", "prices_previous", "prices_mean")
-        cells = ["" if math.isnan(at(key)) else f"{number(at(key), 2)} %" for key in keys]
+    heads = ("network", "demands", "predicted by the network", "linear", "previous", "mean")
+    lines = [f"| {' | '.join(heads)} |", "|---|---|---:|---:|---:|---:|"]
+    keys = "\n".join(results.values("answers"))
+    for found in dict.fromkeys(re.findall(r"(case\S+)_(shared|independent)_prices\b", keys)):
+        errors = map(results.answers(*found), ("prices", "prices_linear", "prices_previous", "prices_mean"))
+        cells = ["" if math.isnan(error) else f"{digits(error, 2)} %" for error in errors]
         lines.append(f"| {' | '.join([*found, *cells])} |")
     return "\n".join(lines) + "\n"
 
 
 def duality(results: Results) -> str:
     """How often M, MC and MCD are lowest, by table and recipe."""
-    lines = ["| table | demands | recipe | lines | M lowest | MC lowest | MCD lowest |", "|---|---|---|---:|---:|---:|---:|"]
-    groups: dict[tuple[str, str | None, str | None], list[Line]] = {}
-    for line in glance(results.parts):
-        if line.key[0] in targets.WORDS:
-            groups.setdefault((line.key[0], line.key[2], line.key[3]), []).append(line)
-    for (table, sampling, recipe), own in groups.items():
-        first = [min(TRAINED, key=lambda model: line.entries[model].value) for line in own]  # noqa: B023
-        counts = [str(first.count(model)) for model in TRAINED]
-        lines.append(f"| {targets.WORDS[table]} | {sampling} | {recipe} | {len(own)} | {' | '.join(counts)} |")
+    heads = ("table", "demands", "recipe", "lines", *(f"{model} lowest" for model in TRAINED))
+    lines = [f"| {' | '.join(heads)} |", f"|---|---|---|{'---:|' * 4}"]
+    for (table, sampling, recipe), own in results.grouped().items():
+        if table in targets.WORDS:
+            first = [min(TRAINED, key=lambda model, line=line: line.entries[model].value) for line in own]
+            counts = [str(first.count(model)) for model in TRAINED]
+            lines.append(f"| {targets.WORDS[table]} | {sampling} | {recipe} | {len(own)} | {' | '.join(counts)} |")
     every = lowest(results.parts)
-    totals = [f"**{every[model]}**" for model in TRAINED]
-    lines.append(f"| **all** | | | **{sum(every.values())}** | {' | '.join(totals)} |")
-    return "\n".join(lines) + "\n"
+    totals = [f"**{count}**" for count in (sum(every.values()), *(every[model] for model in TRAINED))]
+    return "\n".join([*lines, f"| **all** | | | {' | '.join(totals)} |"]) + "\n"
 
 
 def goals(results: Results) -> str:
@@ -293,17 +319,14 @@ def goals(results: Results) -> str:
 
 
 def tables(results: Results) -> str:
-    """Every quantity that the paper reports of M_C^D, with all models side by side; one table per sampling and recipe."""
+    """Every quantity that the paper reports of M_C^D, with all models side by side."""
     lines: list[str] = []
-    groups: dict[tuple[str, str | None, str | None], list[Line]] = {}
-    for line in glance(results.parts):
-        groups.setdefault((line.key[0], line.key[2], line.key[3]), []).append(line)
     for name, words in TABLES.items():
         lines += [f"### {words}", ""]
-        for (table, sampling, recipe), own in groups.items():
+        for (table, sampling, recipe), own in results.grouped().items():
             if table == name:
                 kind = f", {sampling} demands" if sampling in ("shared", "independent") else ""
-                lines += [f"**{recipe.capitalize() if recipe else ''} recipe{kind}**", "", *_markdown(own), ""]
+                lines += [f"**{str(recipe).capitalize()} recipe{kind}**", "", *_markdown(own), ""]
     return "\n".join(lines)
 
 
@@ -328,8 +351,7 @@ def fair_peers(results: Results) -> str:
     for model in models:
         cells = [f"{values[f'{v}_{model}_accuracy']:.4f} / {values[f'{v}_{model}_dt']:.4f}" for v in variants]
         lines.append(f"| {f'**{model}**' if model.endswith('MCD') else model} | {' | '.join(cells)} |")
-    about = results.benchmarks["fairness"]
-    return "\n".join([*lines, "", f"From `{about['command']}` ({about['date'][:10]}, {about['machine']})."]) + "\n"
+    return "\n".join([*lines, "", *paragraph(results.source("fairness"))])
 
 
 STEPS = {
@@ -350,10 +372,10 @@ STEPS = {
 
 def speed(results: Results) -> str:
     """What one training step costs, as a ratio to a plain PyTorch step."""
-    values, about = results.values("step"), results.benchmarks["step"]
+    values = results.values("step")
     lines = ["| | ratio | |", "|---|---:|---|"]
     lines += [f"| {name} | {values[key]:.2f} | {words} |" for key, (name, words) in STEPS.items() if values.get(key)]
-    return "\n".join([*lines, "", f"From `{about['command']}` ({about['date'][:10]}, {about['machine']})."]) + "\n"
+    return "\n".join([*lines, "", *paragraph(results.source("step"))])
 
 
 BLOCKS: dict[str, dict[str, Callable[[Results], str]]] = {

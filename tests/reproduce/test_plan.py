@@ -340,7 +340,10 @@ def test_the_command_ends_with_one_where_a_table_is_missing(tmp_path: Path, fake
     whole = call("reproduce", "all", "--out", "out", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     assert whole.stdout.splitlines()[-1] == str(Path("out/index.html"))
-    assert "✗ Errors on gas networks, shared demands (as in the paper): MCD at or below the paper's M_C^D: 1 of 2 met" in whole.stdout
+    assert (
+        "✗ Errors on gas networks, shared demands (as in the paper): MCD at or below the paper's M_C^D: 1 of 2 met"
+        in whole.stdout
+    )
     assert "missing" not in whole.stderr
     fake.parts = {"gas-errors": DataError("no data")}
     some = call("reproduce", "all", "--out", "out", cwd=tmp_path)

@@ -66,21 +66,64 @@ def test_tables_have_five_seeds_or_more_but_for_one_that_says_so() -> None:
     assert any("on 300 buses with three seeds" in note for note in networks.NOTES["power"])
 
 
-def test_the_readme_shows_these_results() -> None:
+def test_readme_results_page_and_plot_show_these_results() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / "results.py", "--check"], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_a_readme_with_other_figures_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch):
+    """tools/results.py as a module."""
     monkeypatch.syspath_prepend(ROOT / "tools")
     import results
 
+    return results
+
+
+def test_a_readme_with_other_values_is_corrected(tool) -> None:
     text = (ROOT / "README.md").read_text()
-    assert results.readme(text, results.section(RESULTS)) == text
-    changed = text.replace("12 of 12", "11 of 12")
+    made = tool.first_screen(tool.Results(RESULTS))
+    assert tool.filled(text, "results", made) == text
+    changed = text.replace("M is lowest in 61", "M is lowest in 16")
     assert changed != text
-    assert results.readme(changed, results.section(RESULTS)) == text
+    assert tool.filled(changed, "results", made) == text
     with pytest.raises(ValueError, match="no marks"):
-        results.readme("# no marks", "")
+        tool.filled("# no marks", "results", "")
+
+
+def test_the_first_table_has_eight_rows_with_all_models_and_marks_where_they_judge(tool) -> None:
+    rows = tool.first_rows(tool.Results(RESULTS))
+    assert len(rows) == 8
+    assert len(set(map(len, [str(row).split("|") for row in rows]))) == 1, "the same number of cells in each"
+    for row in rows:
+        assert {"repaired", "best peer"} <= row.bars.keys() or {"M", "MC", "MCD"} <= row.bars.keys()
+    compared = [row for row in rows if {"M", "MC", "MCD"} <= row.bars.keys()]
+    assert len(compared) == 7, "all but the time of an answer"
+    found = {(row.label.split(": ")[-1], row.target[-1]) for row in rows if row.target}
+    assert {words for words, _ in found} == {
+        "**duality does not help**", "violated pairs", "· mean absolute error of y", "rate gap",
+    }  # fmt: skip
+    no_help = next(row for row in rows if "duality does not help" in row.label)
+    assert min(no_help.bars[model].value for model in ("M", "MC", "MCD")) == no_help.bars["M"].value
+    peers = {row.bars["best peer"].text.split()[-1] for row in rows if "best peer" in row.bars}
+    assert {"IPOPT", "LightGBM"} < peers, "and one of fairness"
+
+
+def test_a_plot_of_other_values_is_noticed(tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = tool.Results(RESULTS)
+    assert tool.shown_values(tool.PICTURE) == tool.fingerprint(found)
+    tool.picture(found, tmp_path / "same.png")
+    assert tool.shown_values(tmp_path / "same.png") == tool.fingerprint(found)
+    found.benchmarks["answers"]["values"]["case118_ieee_independent_ms"] *= 2
+    assert tool.shown_values(tool.PICTURE) != tool.fingerprint(found)
+
+
+def test_the_recorded_benchmarks_name_command_date_and_machine() -> None:
+    recorded = json.loads((RESULTS / "benchmarks.json").read_text())
+    assert {"answers", "fairness", "step"} <= recorded.keys()
+    for name, entry in recorded.items():
+        assert entry["command"].startswith(f"python benchmarks/{name}.py")
+        assert {"date", "machine", "versions", "values"} <= entry.keys()
+        assert "/" not in entry["command"].replace(f"benchmarks/{name}.py", ""), "no path of a machine"

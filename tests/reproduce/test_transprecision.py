@@ -116,9 +116,7 @@ def test_bad_requests_for_the_table_are_refused(tmp_path: Path, call, monkeypatc
     monkeypatch.setattr(paper, "POOL", 100)
     reproduce = ("reproduce", "transprecision", "--out", "out", "--workers", "1")
     refused(call(*reproduce, "--kernel", "gemm", cwd=tmp_path), "unknown kernel 'gemm'; the kernels are saxpy, ")
-    refused(
-        call(*reproduce, "--case", "24-pipe", cwd=tmp_path), "is a training set size, such as 200; got '24-pipe'"
-    )
+    refused(call(*reproduce, "--case", "24-pipe", cwd=tmp_path), "is a training set size, such as 200; got '24-pipe'")
     many = call(*reproduce, "--kernel", "fwt", "--case", "60", "--seeds", "2", cwd=tmp_path)
     refused(many, "2 disjoint training sets of 1000 need more than the pool's 100 rows")
     assert not list(tmp_path.rglob("*.json"))
@@ -174,7 +172,9 @@ def test_scattered_sets_are_disjoint_and_too_many_are_refused() -> None:
     found = scattered(pool(), 5, 100)
     assert sorted(np.concatenate(found)) == list(range(500))
     for choose in (scattered, contradicting):
-        with pytest.raises(ValueError, match="5 disjoint training sets of 101 rows need more than the 500 rows of the pool"):
+        with pytest.raises(
+            ValueError, match="5 disjoint training sets of 101 rows need more than the 500 rows of the pool"
+        ):
             choose(pool(), 5, 101)
 
 

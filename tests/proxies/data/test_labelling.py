@@ -417,7 +417,7 @@ def test_hopeless_sampling_ends_with_the_reasons(
 ) -> None:
     monkeypatch.setattr(labelling, "HOPELESS", 25)
     for _ in range(2):  # the second time from the shards alone
-        with pytest.raises(DatasetError, match="none of the first 30 draws could be solved: infeasible 30"):
+        with pytest.raises(DatasetError, match="none of the first 30 samples could be solved: infeasible 30"):
             make(problem, tmp_path, 10, Sampling("shared", 4.0, 5.0))
     assert len(list(tmp_path.glob("shard-*.parquet"))) == 3
     assert not read_manifest(tmp_path)["complete"]

@@ -253,10 +253,10 @@ def label(
     work = partial(_work, type(problem), str(folder), origin)
     for number, count, failed in run(delayed(work)(number) for number in missing()):
         done[number] = count, failed
-        line.update(min(solved(), rows), lambda: f"{sum(failures().values())} draws failed")
+        line.update(min(solved(), rows), lambda: f"{sum(failures().values())} samples failed")
     if not solved():
         raise DatasetError(
-            f"none of the first {sum(failures().values())} draws could be solved: {_reasons(failures())}"
+            f"none of the first {sum(failures().values())} samples could be solved: {_reasons(failures())}"
         )
     total = 0
     for number in sorted(done):
