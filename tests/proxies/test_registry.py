@@ -197,7 +197,7 @@ def test_the_optimum_of_dc_is_that_of_pypower(case: str) -> None:
 
 
 def test_a_package_goes_all_the_way_from_its_case_to_certified_answers(tmp_path: Path, call) -> None:
-    answer = json.loads(ldf("solve", "dc", "case30_ieee", "--json", folder=tmp_path))
+    answer = json.loads(call("solve", "dc", "case30_ieee", "--json", cwd=tmp_path).stdout)
     assert answer["status"] == "optimal"
     assert answer["objective"] == pytest.approx(dc_optimum("case30_ieee"), rel=1e-6)
     assert sum(answer["state"]["pg"].values()) == pytest.approx(283.4), "MW: the load, and no losses"
