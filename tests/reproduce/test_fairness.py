@@ -1,4 +1,4 @@
-"""The tables on fairness: folds, kept cells, rows beside the paper's; on made-up people in place of Adult's."""
+"""The tables on fairness: folds, kept cells, rows beside the paper's; on synthetic people in place of Adult's."""
 
 from pathlib import Path
 
@@ -133,9 +133,9 @@ def test_a_cell_that_is_there_is_not_run_again(tmp_path):
 
 
 def test_what_there_is_not_is_refused():
-    with pytest.raises(ValueError, match="no variant 'adult-age'; there are adult-sex"):
+    with pytest.raises(ValueError, match="unknown variant 'adult-age'; the variants are adult-sex"):
         fairness.cells(small("fairness", Path(), cases=["adult-age"]))
-    with pytest.raises(ValueError, match="there are 5 folds, got 6"):
+    with pytest.raises(ValueError, match="the number of folds must be 1 to 5, got 6"):
         fairness.cells(small("fairness", Path(), seeds=6))
 
 

@@ -93,22 +93,22 @@ def test_durations_are_said_in_seconds_minutes_or_hours() -> None:
 def test_what_is_left_is_added_up_and_shared_among_the_cores(expected) -> None:
     one, both = {"one": {A: 400.0, B: 200.0}}, {"one": {A: 400.0, B: 200.0}, "two": {C: 60.0}}
     said = expected(1, **both)
-    assert said.startswith("Expected: about 11 min on 1 cores for what is not there yet (one 10 min, two 60 s).")
-    assert said.endswith("the same command goes on where it was.")
+    assert said.startswith("Expected: about 11 min on 1 cores for the missing results (one 10 min, two 60 s).")
+    assert said.endswith("run the same command again to resume.")
     assert "about 6 min on 2 cores" in expected(2, **both)
     assert "(one 5 min, two 30 s)" in expected(2, **both)
-    assert "about 10 min on 1 cores for what is not there yet." in expected(1, **one), "no list of one"
+    assert "about 10 min on 1 cores for the missing results." in expected(1, **one), "no list of one"
 
 
 def test_what_several_tables_share_counts_once(expected) -> None:
     said = expected(1, one={A: 100.0, B: 300.0}, two={B: 300.0, C: 200.0}, three={A: 100.0})
-    assert "about 10 min on 1 cores for what is not there yet (one 7 min, two 3 min)." in said
+    assert "about 10 min on 1 cores for the missing results (one 7 min, two 3 min)." in said
 
 
 def test_nothing_left_is_said_and_so_is_what_nobody_knows(expected) -> None:
-    assert expected(2, one={}, two={}) == "All of it is there already: only tables and pictures are made."
+    assert expected(2, one={}, two={}) == "All results are there already; only tables and plots are made."
     unknown = expected(2, one={A: 100.0}, two={B: math.nan})
-    assert unknown.startswith("How long it takes is not known for these networks.")
+    assert unknown.startswith("The time needed is not known for these networks.")
     assert "about 50 s" in expected(2, one={A: 100.0}, two=DataError("nowhere"))
     with pytest.raises(DataError, match="nowhere"):
         expected(2, two=DataError("nowhere"))
@@ -217,11 +217,11 @@ def test_a_table_by_its_name_is_that_one(name: str) -> None:
 
 
 def test_cases_of_another_table_are_refused() -> None:
-    with pytest.raises(ValueError, match="a case of transprecision is a size of training sets, such as 200; got '24-p"):
+    with pytest.raises(ValueError, match="a case of transprecision is a training set size, such as 200; got '24-p"):
         transprecision.left(chosen("transprecision", "200", "24-pipe")["transprecision"])
     with pytest.raises(ValueError, match="case30_ieee: no network of the kind gas among the cases"):
         networks.left(chosen("gas-errors", "case30_ieee")["gas-errors"])
-    with pytest.raises(ValueError, match="there is no variant 'case30_ieee'"):
+    with pytest.raises(ValueError, match="unknown variant 'case30_ieee'"):
         fairness.left(chosen("fairness", "case30_ieee")["fairness"])
 
 
@@ -258,7 +258,7 @@ def test_a_quick_run_takes_ten_minutes_at_most_on_two_cores(tmp_path: Path) -> N
     assert seconds(quick=False) > 20 * seconds(quick=True)
 
 
-# ---------------------------------------------------------------- what cannot be had
+# ---------------------------------------------------------------- what is not available
 
 
 @pytest.mark.usefixtures("no_gaslib")
@@ -340,7 +340,7 @@ def test_the_command_ends_with_one_where_a_table_is_missing(tmp_path: Path, fake
     whole = call("reproduce", "all", "--out", "out", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     assert whole.stdout.splitlines()[-1] == str(Path("out/index.html"))
-    assert "✗ gas-errors, shared demands (as in the paper): MCD at or below the paper's M_C^D: 1 of 2" in whole.stdout
+    assert "✗ Errors on gas networks, shared demands (as in the paper): MCD at or below the paper's M_C^D: 1 of 2 met" in whole.stdout
     assert "missing" not in whole.stderr
     fake.parts = {"gas-errors": DataError("no data")}
     some = call("reproduce", "all", "--out", "out", cwd=tmp_path)

@@ -289,5 +289,5 @@ def test_traces_figure_has_a_panel_for_each_law_also_for_laws_that_are_kept(tmp_
     assert four[1] >= 600  # two by two
     assert one[1] < four[1]
     assert size(tmp_path / "short.png") == one
-    with pytest.raises(ValueError, match="no law"):
+    with pytest.raises(ValueError, match="no constraints"):
         drawing.traces_figure({"M": History([{"epoch": 1, "loss": 0.5}])}, tmp_path / "none.png")

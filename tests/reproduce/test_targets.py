@@ -1,11 +1,12 @@
-"""Figures to reach, the paper's figures at a glance, and what a table says of its own making."""
+"""Targets, the tables at a glance, and the command and settings of a table."""
 
 import math
 
 import pytest
 
 from ldf.reproduce import targets
-from ldf.reproduce.tables import Part, glance
+from ldf.reproduce.glance import Entry, glance, lowest
+from ldf.reproduce.tables import Part
 from ldf.reproduce.targets import Check
 from tests.reproduce.test_report import rows
 
@@ -28,10 +29,11 @@ def checks(*given: dict) -> list[Check]:
 
 
 def outcome(*given: dict) -> dict[str, bool]:
-    """Which figures are reached, by what they are."""
+    """Which targets are met, by quantity and model."""
     found = checks(*given)
-    assert len({check.what for check in found}) == len(found)
-    return {check.what: check.reached for check in found}
+    names = [f"{check.key[5]}: {check.model}" for check in found]
+    assert len(set(names)) == len(names)
+    return {name: check.met for name, check in zip(names, found, strict=True)}
 
 
 def transprecision(recipe: str, **means: tuple[float, ...]) -> list[dict]:
@@ -68,23 +70,23 @@ def test_our_mcd_is_to_be_at_or_below_the_papers(table: str) -> None:
     ]
     found = checks(*given)
     assert outcome(*given) == {"p: MCD": True, "v: MCD": False, "theta: MCD": False, "pf: MCD": False}
+    words = targets.WORDS[table]
     assert {check.goal for check in found} == {
-        f"{table}, shared demands (as in the paper): MCD at or below the paper's M_C^D"
+        f"{words}, shared demands (as in the paper): MCD at or below the paper's M_C^D"
     }
     assert (found[1].ours, found[1].sign, found[1].bound) == (0.11, "≤", 0.1)
-    assert found[1].key == (table, "case30_ieee", "shared", None, "v")
-    assert (found[1].table, found[1].case, found[1].sampling) == (table, "case30_ieee", "shared")
+    assert found[1].key == (table, "case30_ieee", "shared", "tuned", None, "v")
+    assert [str(check) for check in found[:2]] == ["MCD ≤ 0.100 ✓", "MCD ≤ 0.100 ✗"]
 
 
-def test_demands_of_their_own_are_a_goal_of_their_own() -> None:
+def test_independent_demands_have_a_goal_of_their_own() -> None:
     (check,) = checks(row("MCD", "p", 0.1, paper=0.2, sampling="independent"))
     assert check.goal == (
-        "power-errors, independent demands (harder than the paper's): MCD at or below the paper's M_C^D"
+        "Errors on power networks, independent demands (harder than the paper's): MCD at or below the paper's M_C^D"
     )
-    assert check.sampling == "independent"
 
 
-def test_nothing_is_to_be_reached_by_the_papers_recipe_other_tables_or_without_mcd() -> None:
+def test_the_papers_recipe_other_tables_and_other_models_have_no_target() -> None:
     assert checks(row("MCD", "p", 0.1, paper=0.2, recipe="paper")) == []
     assert checks(row("MCD", "p", 0.1, paper=0.2, table="power-laws")) == []
     assert checks(row("M", "p", 0.1, paper=0.2), row("MC", "p", 0.1, paper=0.2)) == []
@@ -95,7 +97,7 @@ def test_nothing_is_to_be_reached_by_the_papers_recipe_other_tables_or_without_m
 
 
 def test_after_repair_the_tuned_model_is_to_be_below_lightgbm_without_a_violated_pair() -> None:
-    ours, theirs = "MAE y: MCD repaired, LightGBM", "VC: MCD repaired"
+    ours, theirs = "MAE y: MCD repaired", "VC: MCD repaired"
 
     def of(repaired: tuple[float, ...], boosted: float) -> dict[str, bool]:
         return outcome(*transprecision("tuned", MCD_repaired=repaired, LightGBM=(0.0, 0.0, 0.5, boosted), MCD=(3.0,)))
@@ -106,9 +108,9 @@ def test_after_repair_the_tuned_model_is_to_be_below_lightgbm_without_a_violated
     assert of((NAN, 0.0, 0.1, NAN), 0.02) == {ours: False, theirs: False}
     assert of((0.0, 0.0, 0.1, 0.01), NAN) == {ours: False, theirs: True}
     assert outcome(*transprecision("tuned", MCD=(0.0, 0.0, 0.0, 0.0))) == {ours: False, theirs: False}
-    bounds = {check.what: (check.sign, check.bound) for check in checks(*transprecision("tuned", MCD_repaired=(1.0,)))}
-    assert bounds[theirs] == ("≤", 0.0)
-    assert bounds[ours][0] == "<"
+    found = checks(*transprecision("tuned", MCD_repaired=(1.0,)))
+    assert [(check.key[5], check.sign) for check in found] == [("MAE y", "<"), ("VC", "≤")]
+    assert found[1].bound == 0.0
 
 
 def test_the_papers_network_is_to_violate_fewer_pairs_than_m_and_mc_at_no_cost() -> None:
@@ -117,26 +119,24 @@ def test_the_papers_network_is_to_violate_fewer_pairs_than_m_and_mc_at_no_cost()
     def of(**models: tuple[float, ...]) -> dict[str, bool]:
         return outcome(*transprecision("paper", **others, **models))
 
-    names = ("VC: MCD directed, M and MC", "SMVC: MCD directed, M and MC", "MAE: MCD directed, M")
+    names = ("VC: MCD directed", "SMVC: MCD directed", "MAE: MCD directed")
     assert of(MCD_directed=(8.9, 0.09, 0.19)) == dict.fromkeys(names, True)
     assert of(MCD_directed=(9.0, 0.1, 0.1901)) == dict.fromkeys(names, False)
     assert of(MCD_directed=(8.9, 0.15, 0.19))[names[1]] is False, "below both"
     assert of(MCD_directed=(NAN, NAN, NAN)) == dict.fromkeys(names, False)
     assert of() == {}
     assert outcome(*transprecision("paper", MC=(5.0, 5.0, 5.0), MCD=(1.0, 1.0, 1.0))) == {
-        "VC: MCD, M and MC": False, "SMVC: MCD, M and MC": False, "MAE: MCD, M": False,
-    }, "there is no M to be below"  # fmt: skip
+        "VC: MCD": False, "SMVC: MCD": False, "MAE: MCD": False,
+    }, "without M there is no bound"  # fmt: skip
     both = checks(*transprecision("paper", **others, MCD=(1.0, 1.0, 1.0), MCD_directed=(1.0, 0.0, 0.0)))
-    assert [(check.goal.split(", ")[2].partition(":")[0], check.reached) for check in both] == [
-        ("with directed pairs", True), ("with directed pairs", True), ("with directed pairs", True),
-        ("with the printed dual step", True), ("with the printed dual step", False),
-        ("with the printed dual step", False),
+    assert [(check.goal.split(" with ")[1].partition(":")[0], check.met) for check in both] == [
+        ("directed pairs", True), ("directed pairs", True), ("directed pairs", True),
+        ("the printed dual step", True), ("the printed dual step", False), ("the printed dual step", False),
     ]  # fmt: skip
-    assert both[0].key == ("transprecision", "200", None, None, "VC"), "both kinds of training sets are of one figure"
-    assert both[0].sampling is None
+    assert both[0].key == ("transprecision", "200", "half-violated", "paper", None, "VC")
 
 
-def test_other_kernels_have_nothing_to_reach() -> None:
+def test_other_kernels_have_no_targets() -> None:
     given = transprecision("tuned", MCD_repaired=(0.0, 0.0, 0.1, 0.01), LightGBM=(0.0, 0.0, 0.1, 0.02))
     assert len(checks(*given)) == 2
     assert checks(*(one | {"table": "transprecision-fwt"} for one in given)) == []
@@ -150,11 +150,11 @@ def test_the_papers_fair_network_is_to_be_at_or_below_the_papers_gap() -> None:
         return checks(fairness("MCD", "DT", mean, paper, recipe="paper"), fairness("M", "DT", 0.0, 0.2, recipe="paper"))
 
     (check,) = of(0.0545)
-    assert (check.what, check.ours, check.sign, check.bound) == ("DT: MCD", 0.0545, "≤", 0.0545)
-    assert check.goal == "fairness, the paper's recipe: DT of MCD at or below the paper's M_C^D"
-    assert check.key == ("fairness", "adult-sex", None, None, "DT")
-    assert [of(mean)[0].reached for mean in (0.0, 0.0545, 0.0546, NAN)] == [True, True, False, False]
-    assert of(0.01, None)[0].reached is False
+    assert (check.model, check.ours, check.sign, check.bound) == ("MCD", 0.0545, "≤", 0.0545)
+    assert check.goal == "Fair classifiers, the paper's recipe: gap of MCD at or below the paper's M_C^D"
+    assert check.key == ("fairness", "adult-sex", None, "paper", None, "DT")
+    assert [of(mean)[0].met for mean in (0.0, 0.0545, 0.0546, NAN)] == [True, True, False, False]
+    assert of(0.01, None)[0].met is False
 
 
 @pytest.mark.parametrize(("variant", "bound"), [("adult-sex", 0.01), ("bank-balanced-age", 0.0225)])
@@ -163,16 +163,16 @@ def test_the_tuned_gap_is_to_be_as_good_as_none_on_either_side(variant: str, bou
         return outcome(*(fairness(model.replace("_", " "), "signed DT", x, case=variant) for model, x in means.items()))
 
     inside, outside = bound - 1e-6, bound + 1e-6
-    assert of(MCD=inside, boosting_MCD=-inside, M=0.2) == {"|signed DT|: MCD": True, "|signed DT|: boosting MCD": True}
-    assert of(MCD=-outside, boosting_MCD=outside) == {"|signed DT|: MCD": False, "|signed DT|: boosting MCD": False}
-    assert of(MCD=bound) == {"|signed DT|: MCD": False}, "below, not at"
-    assert of(MCD=NAN) == {"|signed DT|: MCD": False}
-    assert of(boosting_MCD=0.0) == {"|signed DT|: boosting MCD": True}
+    assert of(MCD=inside, boosting_MCD=-inside, M=0.2) == {"signed DT: MCD": True, "signed DT: boosting MCD": True}
+    assert of(MCD=-outside, boosting_MCD=outside) == {"signed DT: MCD": False, "signed DT: boosting MCD": False}
+    assert of(MCD=bound) == {"signed DT: MCD": False}, "below, not at"
+    assert of(MCD=NAN) == {"signed DT: MCD": False}
+    assert of(boosting_MCD=0.0) == {"signed DT: boosting MCD": True}
     assert of(M=0.0) == {}
 
 
 @pytest.mark.parametrize("table", ["relaxed-fairness", "fairness-traces"])
-def test_of_fairness_the_main_table_alone_has_figures_to_reach(table: str) -> None:
+def test_of_fairness_only_the_main_table_has_targets(table: str) -> None:
     assert checks(fairness("MCD", "signed DT", 0.0, table=table)) == []
 
 
@@ -185,64 +185,90 @@ def test_checks_are_counted_goal_by_goal_in_their_order() -> None:
         part(fairness("MCD", "signed DT", 0.0), fairness("boosting MCD", "signed DT", -0.001), name="fairness"),
         part(row("MCD", "p", 0.1, paper=0.2, case="case118_ieee"), row("M", "p", 0.1, paper=0.2, case="case118_ieee")),
     ]
-    power = "power-errors, shared demands (as in the paper): MCD at or below the paper's M_C^D"
-    fair = "fairness, tuned: |mean signed DT| below .01, or one standard error where that is more"
+    power = "Errors on power networks, shared demands (as in the paper): MCD at or below the paper's M_C^D"
+    fair = "Fair classifiers, tuned recipe: |mean signed gap| below .01, or below one standard error if larger"
     found = targets.checks(parts)
     assert targets.counts(found) == [(power, 2, 3), (fair, 2, 2)]
     assert targets.counts([found[2], found[1]]) == [(fair, 1, 1), (power, 0, 1)]
-    assert targets.summary(parts) == [f"✗ {power}: 2 of 3", f"✓ {fair}: 2 of 2"]
+    assert targets.summary(parts) == [f"✗ {power}: 2 of 3 met", f"✓ {fair}: 2 of 2 met"]
     assert targets.summary([]) == []
 
 
 # ---------------------------------------------------------------- at a glance
 
 
-def test_at_a_glance_both_recipes_and_the_best_baseline_stand_beside_the_papers_figure() -> None:
+def test_a_line_has_all_models_the_best_baseline_the_papers_value_and_its_own_target() -> None:
     lines = glance([part(*rows(), *rows(recipe="paper", mean=0.7))])
-    assert [line.quantity for line in lines] == ["p (%)", "v (%)"]
-    first = lines[0]
-    assert (first.table, first.case, first.sampling) == ("power-errors", "case30_ieee", "shared")
-    assert first.key == ("power-errors", "case30_ieee", "shared", None, "p")
-    assert first.paper == 0.0234
-    assert (first.values["paper"], first.values["tuned"]) == (0.7, 0.0234)
-    assert (first.figures["paper"], first.figures["tuned"]) == ("0.700 ± 0.0059", "0.0234 ± 0.0059")
-    (alone, _) = glance([part(*rows())])
-    assert alone.values == {"tuned": 0.0234, "baseline": 0.912}
-    assert alone.figures["baseline"] == "0.912 previous"
-    assert glance([part(*rows(paper=None))]) == []
+    assert [(line.key[3], line.quantity) for line in lines] == [
+        ("tuned", "p (%)"), ("tuned", "v (%)"), ("paper", "p (%)"), ("paper", "v (%)"),
+    ]  # fmt: skip
+    first, second, third, _ = lines
+    assert first.key == ("power-errors", "case30_ieee", "shared", "tuned", None, "p")
+    assert {column: entry.text for column, entry in first.entries.items()} == {
+        "M": "0.456 ± 0.11", "MC": "0.0789 ± 0.020", "MCD": "0.0234 ± 0.0059", "best baseline": "0.912 previous",
+    }  # fmt: skip
+    assert (first.paper, first.entries["MCD"].value) == (0.0234, 0.0234)
+    assert (first.target, second.target, third.target) == ("MCD ≤ 0.0234 ✓", "MCD ≤ 0.0234 ✗", "")
+    assert third.entries["M"].value == 0.7
+    assert glance([part(*rows(paper=None))]) == [], "neither a value of the paper nor a target"
     assert glance([part(*(one for one in rows() if one["model"] != "MCD"))]) == []
+
+
+def test_a_mark_stands_on_the_line_that_it_judges_and_names_its_model() -> None:
+    of = {"M": (9.0, 0.2, 0.19, 0.3), "MC": (30.0, 0.1, 0.25, 0.3)}
+    given = transprecision("paper", **of, MCD=(99.0, 0.05, 0.19, 0.1), MCD_directed=(1.0, 0.3, 0.1, 0.1))
+    given += transprecision("tuned", MCD=(3.0, 0.1, 0.1, 0.02), MCD_repaired=(0.0,) * 4, LightGBM=(0.0, 0.0, 0.5, 0.01))
+    marks = {(line.key[3], line.key[5]): line.target for line in glance([part(*given, name="transprecision")])}
+    assert marks == {
+        ("paper", "VC"): "MCD directed < 9.00 ✓; MCD < 9.00 ✗",
+        ("paper", "SMVC"): "MCD directed < 0.100 ✗; MCD < 0.100 ✓",
+        ("paper", "MAE"): "MCD directed ≤ 0.190 ✓; MCD ≤ 0.190 ✓",
+        ("tuned", "MAE y"): "MCD repaired < 0.0100 ✓",
+        ("tuned", "VC"): "MCD repaired ≤ 0 ✓",
+    }
 
 
 def test_a_baseline_that_is_not_a_number_is_not_the_best() -> None:
     (line,) = glance([part(row("mean", "p", NAN), row("linear", "p", 2.0), row("MCD", "p", NAN, paper=1.0))])
-    assert line.values["baseline"] == 2.0
-    assert line.figures["baseline"] == "2.00 linear"
+    assert line.entries["best baseline"] == Entry(2.0, "2.00 linear")
+    assert "MCD" not in line.entries
     (line,) = glance([part(row("previous", "p", None), row("MCD", "p", 0.5, paper=1.0))])
-    assert line.values == {"tuned": 0.5}
+    assert set(line.entries) == {"MCD"}
 
 
-def test_of_accuracy_the_largest_baseline_is_the_best() -> None:
-    given = [fairness(model, "accuracy", mean) for model, mean in (("mean", 0.75), ("linear", 0.85))]
-    (line,) = glance([part(*given, fairness("MCD", "accuracy", 0.84, 0.83))])
-    assert line.figures["baseline"] == "0.850 linear"
-    assert (line.quantity, line.sampling) == ("accuracy", "")
-    gaps = [fairness(model, "DT", mean) for model, mean in (("mean", 0.0), ("linear", 0.2))]
-    (line,) = glance([part(*gaps, fairness("MCD", "DT", 0.01, 0.05))])
-    assert line.figures["baseline"] == "0 mean"
+def test_a_constant_is_never_the_best_baseline_of_a_gap_or_of_violations() -> None:
+    given = [
+        fairness(model, quantity, mean)
+        for model, means in (("mean", (0.75, 0.0)), ("linear", (0.85, 0.2)), ("MCD", (0.84, 0.01)))
+        for quantity, mean in zip(("accuracy", "DT"), means, strict=True)
+    ]
+    lines = glance([part(*(one | {"paper": 0.5} for one in given))])
+    assert [(line.quantity, line.entries["best baseline"].text) for line in lines] == [
+        ("accuracy", "0.850 linear"),
+        ("DT", "0.200 linear"),
+    ]
+    pairs = transprecision("tuned", mean=(0.0, 0.0, 0.9, 0.9), linear=(4.0, 0.1, 0.5, 0.5), MCD=(2.0, 0.1, 0.1, 0.1))
+    lines = glance([part(*(one | {"paper": 1.0} for one in pairs))])
+    assert {line.entries["best baseline"].text.split()[-1] for line in lines} == {"linear"}
 
 
-def test_each_slack_has_a_line_and_both_kinds_of_training_sets_have_one() -> None:
+def test_each_slack_and_each_recipe_have_a_line() -> None:
     relaxed = {"table": "relaxed-fairness", "recipe": "paper"}
     given = [fairness("MCD", "DT", share / 10, 0.1, slack=share, **relaxed) for share in (0.05, 0.2)]
     lines = glance([part(*given)])
-    assert [(line.case, line.values, line.key[3]) for line in lines] == [
-        ("adult-sex, slack 0.05", {"paper": 0.005}, 0.05),
-        ("adult-sex, slack 0.2", {"paper": 0.02}, 0.2),
+    assert [(line.case, line.entries["MCD"].value, line.key[4]) for line in lines] == [
+        ("adult-sex, slack 0.05", 0.005, 0.05),
+        ("adult-sex, slack 0.2", 0.02, 0.2),
     ]
     both = transprecision("paper", MCD=(6.0,)) + transprecision("tuned", MCD=(2.0,))
-    (line,) = glance([part(*(one | {"paper": 7.4} for one in both))])
-    assert line.values == {"paper": 6.0, "tuned": 2.0}
-    assert line.sampling == ""
+    lines = glance([part(*(one | {"paper": 7.4} for one in both))])
+    assert [(line.key[3], line.entries["MCD"].value) for line in lines] == [("paper", 6.0), ("tuned", 2.0)]
+
+
+def test_the_lowest_of_the_three_is_counted_on_networks_only() -> None:
+    assert lowest([part(*rows(), fairness("M", "DT", 0.0, 0.1), fairness("MCD", "DT", 0.1, 0.1))]) == {"MCD": 2}
+    tied = [row(model, "p", 0.5, paper=0.1) for model in ("MCD", "MC", "M")]
+    assert lowest([part(*tied)]) == {"M": 1}
 
 
 # ---------------------------------------------------------------- Part
@@ -258,7 +284,7 @@ def test_a_table_says_what_makes_it_again_and_with_what_it_was_made() -> None:
     bare = row("MCD", "p", 0.1)
     assert part(bare).command(bare) == f"{command} --seeds 5 --out DIR"
     assert part(bare).settings(bare) == "5 seeds"
-    assert part(bare, quick=True).settings(bare) == "Quick run, a look and no result, 5 seeds"
+    assert part(bare, quick=True).settings(bare) == "Quick run, not for comparison, 5 seeds"
     laws = row("MCD", "ohm", 0.1, table="power-laws")
     assert part(laws).command(laws) == f"{command} --seeds 5 --out DIR", "made by the table it belongs to"
 
@@ -268,7 +294,7 @@ def test_repairs_kernels_and_folds_are_said() -> None:
     own = part(moved, name="violations", quick=True)
     assert own.command(moved).endswith(" --samples 4000 --epochs 80 --repairs 100 --seeds 5 --out DIR")
     assert own.settings(moved) == (
-        "Quick run, a look and no result, 4000 labels, 80 epochs, 100 test rows repaired, 5 seeds"
+        "Quick run, not for comparison, 4000 labels, 80 epochs, 100 test rows repaired, 5 seeds"
     )
     for recipe in ("paper", "tuned"):
         (usual,) = transprecision(recipe, MCD=(1.0,))

@@ -115,9 +115,9 @@ def test_the_papers_table_is_made_once_and_a_damaged_cell_again(
 def test_bad_requests_for_the_table_are_refused(tmp_path: Path, call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paper, "POOL", 100)
     reproduce = ("reproduce", "transprecision", "--out", "out", "--workers", "1")
-    refused(call(*reproduce, "--kernel", "gemm", cwd=tmp_path), "there is no kernel 'gemm'; there are saxpy, ")
+    refused(call(*reproduce, "--kernel", "gemm", cwd=tmp_path), "unknown kernel 'gemm'; the kernels are saxpy, ")
     refused(
-        call(*reproduce, "--case", "24-pipe", cwd=tmp_path), "is a size of training sets, such as 200; got '24-pipe'"
+        call(*reproduce, "--case", "24-pipe", cwd=tmp_path), "is a training set size, such as 200; got '24-pipe'"
     )
     many = call(*reproduce, "--kernel", "fwt", "--case", "60", "--seeds", "2", cwd=tmp_path)
     refused(many, "2 disjoint training sets of 1000 need more than the pool's 100 rows")
@@ -174,7 +174,7 @@ def test_scattered_sets_are_disjoint_and_too_many_are_refused() -> None:
     found = scattered(pool(), 5, 100)
     assert sorted(np.concatenate(found)) == list(range(500))
     for choose in (scattered, contradicting):
-        with pytest.raises(ValueError, match="5 disjoint training sets of 101 need more than the pool's 500 rows"):
+        with pytest.raises(ValueError, match="5 disjoint training sets of 101 rows need more than the 500 rows of the pool"):
             choose(pool(), 5, 101)
 
 
@@ -244,6 +244,6 @@ def test_curves_have_a_panel_a_quantity_and_a_line_a_model(tmp_path: Path, figur
     assert math.isnan(next(line for line in panels[0].get_lines() if line.get_label() == "M").get_ydata()[0])
     words = [text.get_text() for text in figures[0].legends[0].get_texts()]
     assert words == ["M", "MCD", "LightGBM", "hollow: the paper"]
-    with pytest.raises(ValueError, match="there are no rows to draw; at least one is needed"):
+    with pytest.raises(ValueError, match="no rows to draw; at least one is needed"):
         drawing.curves_figure([], tmp_path / "none.png", ("VC",), "training configurations")
     assert not (tmp_path / "none.png").exists()

@@ -151,7 +151,7 @@ def test_prepare_adds_nothing_to_the_sums():
     ids = torch.arange(SIZE)
     y = model(inputs[ids])
     lagrangian.prepare((y - targets[ids]).square().mean(), y, ldf.Batch(ids=ids))
-    with pytest.raises(RuntimeError, match="without any batch"):
+    with pytest.raises(RuntimeError, match="without a batch"):
         lagrangian.ascend()
     for block in lagrangian.blocks:
         for name in ("sums", "visits", "violations", "maxima", "count", "group_sums", "group_counts"):

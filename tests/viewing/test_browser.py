@@ -150,7 +150,7 @@ def test_a_page_opens_without_errors_or_console_output(name: str, view: str, see
     assert found.errors == []
     assert found.found["letters"] == "UTF-8"
     assert found.found["dark"] == VIEWS[view][1]
-    words = {"fits": "Doctor's findings: MCD", "whole": "Figures to reach", "quick": f"is missing: {REASON}"}
+    words = {"fits": "Doctor's findings: MCD", "whole": "Targets", "quick": f"is missing: {REASON}"}
     assert words[name] in found.found["seen"]
 
 

@@ -83,14 +83,20 @@ def grid(panels: int, width: float, height: float, columns: int, sharey: bool = 
     return figure, list(grid.flat[:panels])
 
 
-def save(figure: Any, path: Path) -> None:
-    """Write a PNG file atomically, with at most 256 colours: a third of the size without a visible difference."""
-    from PIL import Image  # comes with matplotlib
+def save(figure: Any, path: Path, text: Mapping[str, str] | None = None) -> None:
+    """Write a PNG file atomically, with at most 256 colours: a third of the size without a visible difference.
 
-    drawn, small = io.BytesIO(), io.BytesIO()
+    Args:
+        text: text to store in the file, by keyword.
+    """
+    from PIL import Image, PngImagePlugin  # comes with matplotlib
+
+    drawn, small, stored = io.BytesIO(), io.BytesIO(), PngImagePlugin.PngInfo()
+    for keyword, value in (text or {}).items():
+        stored.add_text(keyword, value)
     figure.savefig(drawn, format="png", dpi=140)
     pyplot().close(figure)
-    Image.open(drawn).convert("RGB").quantize(256).save(small, format="png", optimize=True)
+    Image.open(drawn).convert("RGB").quantize(256).save(small, format="png", optimize=True, pnginfo=stored)
     write_whole(path, small.getvalue())
 
 

@@ -367,7 +367,7 @@ def test_shards_that_cannot_be_trusted_are_refused_and_left_alone(
             }[what]
         )
     message = {
-        "renamed": "is damaged or misnamed: its metadata name shard 0",
+        "renamed": "is damaged or misnamed: it contains shard 0",
         "other seed": "belongs to another data set: its seed is 5, not 0",
     }.get(what, "is damaged or not a shard of a data set")
     broken = shard.read_bytes()

@@ -125,7 +125,7 @@ def load(folder: Path, problem: Problem | None = None) -> Dataset:
     problem = problem or load_problem(manifest["kind"], folder)
     if problem.fingerprint != manifest["fingerprint"]:
         raise DatasetError(
-            f"{folder}: its labels are for another network than {problem.name}: the network's file was changed"
+            f"{folder}: its labels are for another network than {problem.name}; the network's file was changed"
         )
     names = {name: manifest[name] for name in Origin.__dataclass_fields__ if name != "sampling"}
     origin = Origin(**names, sampling=Sampling(**manifest["sampling"]))

@@ -168,7 +168,7 @@ def read_shard(path: Path, origin: Origin) -> tuple[pa.Table, dict[str, Any]]:
         if facts.get(name) != value:
             raise DatasetError(f"{path} belongs to another data set: its {name} is {facts.get(name)!r}, not {value!r}")
     if path.name != shard_path(path.parent, facts.get("number", -1)).name:
-        raise DatasetError(f"{path} is damaged or misnamed: its metadata name shard {facts.get('number')}")
+        raise DatasetError(f"{path} is damaged or misnamed: it contains shard {facts.get('number')}")
     return table, facts
 
 

@@ -218,7 +218,7 @@ def train(
     facts: dict[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Trained:
-    """Train on the training part of a data set (`Dataset.split`), saving to a folder, which also resumes a killed run.
+    """Train on the training part of a data set (`Dataset.split`); a folder stores the result and resumes a killed run.
 
     If the folder has a finished run with the same settings, that run is loaded instead.
     """
