@@ -17,7 +17,7 @@ from ldf.__main__ import main
 # The networks in the tests are small: a second thread does not pay off, and the tests run in parallel.
 torch.set_num_threads(1)
 
-SLOW = ("test_pages.py", "test_examples.py", "test_registry.py", "test_app.py", "test_dual.py", "test_problem.py")
+SLOW = ("test_pages.py", "test_dual.py", "test_app.py", "test_examples.py", "test_registry.py", "test_browser.py")
 """Slow files, which run first so that both workers finish at about the same time."""
 
 
