@@ -349,6 +349,7 @@ def test_bad_files_are_refused_in_one_line(made: Path, tmp_path: Path, call) -> 
     assert {path.name for path in tmp_path.iterdir()} == {"demands.csv", "model.safetensors"}
 
 
+@pytest.mark.soak  # tests/test_wheel.py shows it of the wheel
 def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no typer', name='typer')\n")
     done = run("--version", env={"PYTHONPATH": str(tmp_path), "PATH": ""})
@@ -356,6 +357,7 @@ def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     assert done.stderr.strip() == "ldf: the command line needs typer: pip install 'ldf[cli]'"
 
 
+@pytest.mark.soak  # tests/test_wheel.py shows it of the wheel
 def test_the_core_imports_with_torch_alone() -> None:
     code = "import sys, ldf; print(sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -364,6 +366,7 @@ def test_the_core_imports_with_torch_alone() -> None:
         assert f"'{name}'" not in done.stdout
 
 
+@pytest.mark.soak  # tests/test_wheel.py shows it of the wheel
 def test_the_core_trains_without_numpy(tmp_path: Path) -> None:
     for name in ("numpy", "casadi", "pyarrow", "joblib"):
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')\n")
