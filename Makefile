@@ -4,12 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo test check docs bench clean help
+.PHONY: install demo test soak check docs bench clean help
 
 help:
 	@echo "make install   .venv with every extra and the development tools"
 	@echo "make demo      the main job, end to end, into out/demo"
 	@echo "make test      all tests and doctests"
+	@echo "make soak      the tests that are slow or repeat what others show"
 	@echo "make check     ruff and mypy"
 	@echo "make docs      the documentation, into out/site"
 	@echo "make bench     a training step, the labelling of demands and (quick) fair classifiers, beside the peers"
@@ -26,8 +27,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install
 	$(BIN)/ldf demo --out out/demo
 
+# Files in the order of tests/conftest.py, the slowest first, so that both processes end together.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST)
+
+soak: install
+	$(PYTEST) -m soak
 
 check: install
 	$(BIN)/ruff check .

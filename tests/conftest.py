@@ -4,6 +4,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+# Before OpenMP is loaded; for processes that tests start too. On busy cores LightGBM's threads wait for each other for
+# seconds, whatever n_jobs says.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_THREAD_LIMIT", "1")
+
 import pytest
 import torch
 
@@ -12,7 +17,7 @@ from ldf.__main__ import main
 # The networks in the tests are small: a second thread does not pay off, and the tests run in parallel.
 torch.set_num_threads(1)
 
-SLOW = ("test_pages.py", "test_examples.py", "test_app.py")
+SLOW = ("test_pages.py", "test_dual.py", "test_app.py", "test_examples.py", "test_registry.py", "test_browser.py")
 """Slow files, which run first so that both workers finish at about the same time."""
 
 

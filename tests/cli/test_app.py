@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers import refused
+from inside import inside
 
 import ldf
 from ldf.core.certificate import TOLERANCE
@@ -44,14 +45,14 @@ def run(*arguments: str, **options) -> subprocess.CompletedProcess:
 
 
 def fine(*arguments: str, **options) -> subprocess.CompletedProcess:
-    done = run(*arguments, **options)
+    done = inside(*arguments, **options)
     assert done.returncode == 0, done.stderr
     return done
 
 
 def test_version_and_help() -> None:
     assert run("--version").stdout.strip() == f"ldf {ldf.__version__}"
-    shown = run("--help").stdout
+    shown = inside("--help").stdout
     for command in ("demo", "solve", "label", "train", "evaluate", "predict", "doctor", "reproduce"):
         assert f" {command} " in shown
 
@@ -73,7 +74,7 @@ def test_solve_prints_the_optimum_for_programs() -> None:
 
 def test_solve_takes_a_file_and_says_which_demand_has_no_solution(tmp_path: Path, call) -> None:
     (tmp_path / "demands.csv").write_text("p3\n94.2\n400\n80\n")
-    done = run("solve", "power", "case14_ieee", "--demands", "demands.csv", "--json", cwd=tmp_path)
+    done = inside("solve", "power", "case14_ieee", "--demands", "demands.csv", "--json", cwd=tmp_path)
     assert done.returncode == 1
     assert not done.stderr
     found = json.loads(done.stdout)
@@ -131,7 +132,7 @@ def test_the_doctor_speaks_of_every_law(made: Path, call) -> None:
 def test_every_demand_is_answered_with_a_certificate(made: Path, tmp_path: Path) -> None:
     (tmp_path / "demands.csv").write_text("p3,p9\n94.2,29.5\n60,29.5\n400,29.5\n90,28\n")
     arguments = ("predict", str(made / "run"), "--demands", "demands.csv", "--out")
-    done = run(*arguments, "answers.csv", "--gap", cwd=tmp_path)
+    done = inside(*arguments, "answers.csv", "--gap", cwd=tmp_path)
     assert done.stdout.startswith("3 certified, 1 unsolvable at 0.0001 in answers.csv (")
     assert done.stdout.endswith(" ms per answer)\n")
     with (tmp_path / "answers.csv").open() as file:
@@ -228,7 +229,8 @@ def checked(folder: Path, case: str = "case14_ieee") -> list[dict]:
     return rows
 
 
-@pytest.mark.parametrize("kind", [POWER, GAS], ids=lambda kind: kind.name)
+# Of power, the demonstration below makes both tables.
+@pytest.mark.parametrize("kind", [pytest.param(POWER, marks=pytest.mark.soak), GAS], ids=lambda kind: kind.name)
 def test_tables_share_labels_and_networks(kind: Kind, tmp_path: Path, call) -> None:
     options = ("--case", kind.case, *FEW, "--sampling", "shared", "--work", "work", "--out")
     first = fine("reproduce", f"{kind.name}-errors", *options, "errors", cwd=tmp_path)
@@ -329,7 +331,7 @@ def test_bad_arguments_are_refused(arguments: tuple[str, ...], tmp_path: Path, c
 def test_bad_files_are_refused_in_one_line(made: Path, tmp_path: Path, call) -> None:
     (tmp_path / "demands.csv").write_text("p99\n1\n")
     solve = ("solve", "power", "case14_ieee", "--demands", "demands.csv")
-    refused(run(*solve, cwd=tmp_path), "demands.csv: case14_ieee has no bus 99")
+    refused(call(*solve, cwd=tmp_path), "demands.csv: case14_ieee has no bus 99")
     refused(call("solve", "power", "case99_ieee", cwd=tmp_path), "case99")
     refused(
         call("reproduce", "gas-errors", "--case", "case14_ieee", "--out", "out"), "no network of the kind gas among"
@@ -347,6 +349,7 @@ def test_bad_files_are_refused_in_one_line(made: Path, tmp_path: Path, call) -> 
     assert {path.name for path in tmp_path.iterdir()} == {"demands.csv", "model.safetensors"}
 
 
+@pytest.mark.soak  # tests/test_wheel.py shows it of the wheel
 def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError('no typer', name='typer')\n")
     done = run("--version", env={"PYTHONPATH": str(tmp_path), "PATH": ""})
@@ -354,6 +357,7 @@ def test_without_its_extra_the_command_says_what_to_install(tmp_path: Path) -> N
     assert done.stderr.strip() == "ldf: the command line needs typer: pip install 'ldf[cli]'"
 
 
+@pytest.mark.soak  # tests/test_wheel.py shows it of the wheel
 def test_the_core_imports_with_torch_alone() -> None:
     code = "import sys, ldf; print(sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -362,6 +366,7 @@ def test_the_core_imports_with_torch_alone() -> None:
         assert f"'{name}'" not in done.stdout
 
 
+@pytest.mark.soak  # tests/test_wheel.py shows it of the wheel
 def test_the_core_trains_without_numpy(tmp_path: Path) -> None:
     for name in ("numpy", "casadi", "pyarrow", "joblib"):
         (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')\n")

@@ -56,7 +56,7 @@ def test_the_automatic_rule_finds_the_multipliers_of_a_quadratic_without_a_step(
         assert abs(float(done.multipliers[constraint])) == pytest.approx(abs(value), abs=0.01)
 
 
-@pytest.mark.parametrize("degree", ["violation", "satisfiability"])
+@pytest.mark.parametrize("degree", ["violation", pytest.param("satisfiability", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("rule", RULES)
 def test_the_doctor_names_the_infeasible_pair(rule: str, degree: str) -> None:
     done = solved("infeasible", rule, degree)

@@ -3,8 +3,6 @@
 import csv
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from inside import inside
 from torch import Tensor
 
 from ldf.core.batch import Batch
@@ -379,14 +378,7 @@ class TestProblem:
         kind, case = subject.problem.kind, CASES[subject.problem.kind]
 
         def run(*arguments: str) -> str:
-            done = subprocess.run(
-                [sys.executable, "-m", "ldf", *arguments],
-                capture_output=True,
-                text=True,
-                timeout=300,
-                cwd=tmp_path,
-                check=False,
-            )
+            done = inside(*arguments, cwd=tmp_path)
             assert done.returncode == 0, done.stderr
             return done.stdout
 
@@ -411,9 +403,6 @@ class TestProblem:
 
     def test_another_kind_of_data_is_refused(self, subject: Subject, tmp_path: Path) -> None:
         other = next(kind for kind in CASES if kind != subject.problem.kind)
-        done = subprocess.run(
-            [sys.executable, "-m", "ldf", "train", other, str(subject.folder), "--out", str(tmp_path / "run")],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        done = inside("train", other, str(subject.folder), "--out", str(tmp_path / "run"))
         assert done.returncode == 1
         assert f"has labels for {subject.problem.kind}, not for {other}" in done.stderr

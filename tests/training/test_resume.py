@@ -28,8 +28,13 @@ def same(first: ldf.Fit, second: ldf.Fit) -> None:
     assert first.best_epoch == second.best_epoch
 
 
-@pytest.mark.parametrize("kind", ["one", "many"])
-def test_a_killed_and_resumed_run_is_bit_identical_to_an_uninterrupted_one(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "least"),
+    [("one", 2), ("many", 1), *[pytest.param(kind, 4, marks=pytest.mark.soak) for kind in ("one", "many")]],
+)
+def test_a_killed_and_resumed_run_is_bit_identical_to_an_uninterrupted_one(
+    tmp_path: Path, kind: str, least: int
+) -> None:
     file = tmp_path / "checkpoint.safetensors"
     kills, written = 0, set()
     # Kill it repeatedly, shortly after each new checkpoint: within epochs, between them, while writing.
@@ -38,7 +43,9 @@ def test_a_killed_and_resumed_run_is_bit_identical_to_an_uninterrupted_one(tmp_p
             kills += 1
             facts = checkpoint.load(file)[1]
             written.add((facts["place"]["epoch"], facts["place"]["done"]))
-    assert kills >= 3
+        if kills == least and any(done for _, done in written):
+            break
+    assert kills >= min(least, 3)
     assert any(done for _, done in written), "at least one kill must be within an epoch"
     resumed, whole = train(tmp_path, 0.0, kind == "many"), train(None, 0.0, kind == "many")
     for a, b in zip(resumed, whole, strict=True):

@@ -214,8 +214,9 @@ def test_integers_of_any_size():
     check(np.array([[2**63 + 5], [3], [2**64 - 1]], dtype=np.uint64))
 
 
-def test_twenty_thousand_configurations():
-    table = np.random.default_rng(0).integers(4, 53, (20_000, 7))
+@pytest.mark.parametrize("rows", [5_000, pytest.param(20_000, marks=pytest.mark.soak)])
+def test_twenty_thousand_configurations(rows):
+    table = np.random.default_rng(0).integers(4, 53, (rows, 7))
     start = time.process_time()
     tracemalloc.start()
     try:
@@ -225,8 +226,8 @@ def test_twenty_thousand_configurations():
     finally:
         tracemalloc.stop()
     assert time.process_time() - start < 60
-    assert peak < 400e6
-    assert count == len(pairs) > 2_000_000
+    assert peak < rows**2  # bytes; a pair of rows takes a fraction of one
+    assert count == len(pairs) > rows**2 // 200
     assert (table[pairs[:, 0]] <= table[pairs[:, 1]]).all()
     assert len(np.unique(pairs[:, 0] * len(table) + pairs[:, 1])) == count
     for row in np.argsort(table.sum(1))[::800]:

@@ -85,10 +85,12 @@ class Compiled:
         self.pulled = ByRow(casadi.Function(f"{function.name()}_pulled", [*inputs, weights], [pulled]))
         """(x, …, w) → wᵀ ∂f/∂x."""
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch.compile cannot trace CasADi
     def __call__(self, states: Tensor, *others: Tensor) -> Tensor:
         """[B, m] for states [B, S] and other inputs [B, n]."""
-        found: Tensor = _Applied.apply(self, states, *others)  # type: ignore[no-untyped-call]
+        apply: Any = _Applied.apply
+        if torch.compiler.is_compiling():  # torch.compile cannot trace CasADi
+            apply = torch.compiler.disable(apply)  # as a decorator it would import the compiler: a second at start
+        found: Tensor = apply(self, states, *others)
         return found
 
 
