@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from inside import script
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -79,7 +78,6 @@ def test_fair_reduces_the_gap_and_slack_relaxes_it(tmp_path: Path) -> None:
     assert "demographic parity on 10000 rows" in printed
 
 
-@pytest.mark.soak  # docs/precision.md trains and tunes the same filter
 def test_precision_finds_the_cheapest_widths_within_the_bound(tmp_path: Path) -> None:
     printed = run("precision", tmp_path)
     alike = {int(name): float(cells[0]) for name, cells in rows(printed, "bits of each").items()}

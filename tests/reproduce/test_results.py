@@ -94,7 +94,9 @@ def test_a_readme_with_other_values_is_corrected(tool) -> None:
 
 
 def test_the_first_table_has_eight_rows_with_all_models_and_marks_where_they_judge(tool) -> None:
-    rows = tool.first_rows(tool.Results(RESULTS))
+    from first_screen import first_rows
+
+    rows = first_rows(tool.Results(RESULTS))
     assert len(rows) == 8
     assert len(set(map(len, [str(row).split("|") for row in rows]))) == 1, "the same number of cells in each"
     for row in rows:
