@@ -405,4 +405,4 @@ class TestProblem:
         other = next(kind for kind in CASES if kind != subject.problem.kind)
         done = inside("train", other, str(subject.folder), "--out", str(tmp_path / "run"))
         assert done.returncode == 1
-        assert f"has labels for {subject.problem.kind}, not for {other}" in done.stderr
+        assert f"has labels of kind {subject.problem.kind}, not {other}" in done.stderr

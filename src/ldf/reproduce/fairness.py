@@ -44,7 +44,8 @@ NOTES = (
     "(default-sex), .0225 (bank-balanced-age): smaller differences are not significant.",
     "The paper names race for Adult and 41,188 rows for Bank; its results agree with sex, and with the balanced file "
     "of 11,162 rows. Both variants are run, each compared with the same published values. Age means 25 to 60 "
-    "against the rest. The protected attribute is not a feature. Encodings are fitted on the training rows of each fold.",
+    "against the rest. The protected attribute is not a feature. Encodings are fitted on the training rows of each "
+    "fold.",
     "Paper recipe: three hidden layers of 10, cross-entropy, Adam 1e-3, 100 epochs, batches of 512 (not given in the "
     "paper). MC: λ = 1 on |E[p | z=1] − E[p | z=0]|. MCD: the same expected rates in the loss; the multiplier is "
     "signed and updated with the 0/1 rates of the epoch's decisions, from which DT is computed, with step 0.7. (With "

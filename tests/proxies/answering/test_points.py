@@ -104,7 +104,7 @@ def refused(folder: Path, problem: Power, reason: str) -> None:
     with pytest.raises(CheckpointError, match=re.escape(reason)) as raised:
         Points.load(folder, problem)
     assert str(folder / FILE) in str(raised.value)
-    assert "remove it" in str(raised.value)
+    assert "delete it" in str(raised.value)
 
 
 @pytest.mark.parametrize("kept", [0, 7, 100, -1])

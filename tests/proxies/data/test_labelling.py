@@ -221,7 +221,7 @@ def test_the_network_lies_with_its_data(made: Path, problem: Power, tmp_path: Pa
     assert (again.name, again.fingerprint) == (problem.name, problem.fingerprint)
     for name in ("one.m", "two.m"):
         (tmp_path / name).write_text(TEXT)
-    with pytest.raises(NetworkError, match=r"one \.m file, and holds 2"):
+    with pytest.raises(NetworkError, match=r"one \.m file, but contains 2"):
         load_problem("power", tmp_path)
     for read in (lambda: open_problem("water", "x"), lambda: load_problem("water", made)):
         with pytest.raises(ValueError, match="unknown problem 'water'; available: power"):

@@ -328,7 +328,7 @@ def test_a_run_whose_network_was_edited_is_refused(data: dict[str, Dataset], tmp
     with pytest.raises(CheckpointError, match="trained on another network than case14_ieee as it is now"):
         Trained.load(tmp_path)
     file.unlink()
-    with pytest.raises(NetworkError, match=r"as one \.m file, and holds 0"):
+    with pytest.raises(NetworkError, match=r"as one \.m file, but contains 0"):
         Trained.load(tmp_path)
 
 
