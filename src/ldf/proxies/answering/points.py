@@ -96,12 +96,12 @@ class Points:
         tensors, facts = load(path)
         if facts.get("format") != FORMAT:
             raise CheckpointError(
-                f"{path} does not hold warm-start points ({FORMAT}); remove it to have them recomputed"
+                f"{path} does not hold warm-start points ({FORMAT}); delete it to have them recomputed"
             )
         if facts.get("fingerprint") != problem.fingerprint:
             raise CheckpointError(
                 f"{path} holds warm-start points of another network ({facts.get('case')}) than {problem.name} "
-                "as it is now; remove it to have them recomputed"
+                "as it is now; delete it to have them recomputed"
             )
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         extra = {name.partition(".")[2]: arrays.pop(name) for name in list(arrays) if name.startswith("extra.")}
@@ -111,10 +111,10 @@ class Points:
             array = arrays.get(name, np.zeros(0))
             if array.ndim != 2 or width not in (None, array.shape[1]):
                 wanted = "two dimensions" if width is None else f"{width} columns"
-                raise CheckpointError(f"{path} is damaged: {name} should have {wanted}; remove it")
+                raise CheckpointError(f"{path} is damaged: {name} should have {wanted}; delete it")
         for name, array in (arrays | extra).items():
             if len(array) != rows:
-                raise CheckpointError(f"{path} is damaged: {name} should have {rows} rows, not {len(array)}; remove it")
+                raise CheckpointError(f"{path} is damaged: {name} should have {rows} rows, not {len(array)}; delete it")
         return cls(**{name: arrays[name] for name in widths}, extra=extra)
 
 
