@@ -156,6 +156,24 @@ def test_every_test_that_a_page_names_exists() -> None:
     assert [(page, file, test) for page, file, test in named if test not in defined.get(file, ())] == []
 
 
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings."""
+    heads = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.M)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_to_a_file_and_a_heading(page: Path) -> None:
+    text = FENCE.sub("", page.read_text())
+    wrong = []
+    for path, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", text):
+        place = page.parent / path if path else page
+        heading = anchor and not anchor.startswith("ldf.") and place.suffix == ".md"  # ldf.…: made by mkdocstrings
+        if not place.exists() or (heading and anchor not in anchors(place.read_text())):
+            wrong.append(f"{path}#{anchor}")
+    assert wrong == []
+
+
 def test_every_module_is_in_the_reference() -> None:
     source = ROOT / "src"
     modules = {".".join(path.relative_to(source).with_suffix("").parts) for path in source.rglob("*.py")}

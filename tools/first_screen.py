@@ -13,7 +13,7 @@ from typing import Any
 
 from ldf.core.certificate import TOLERANCE
 from ldf.reproduce import report, targets
-from ldf.reproduce.glance import COLUMNS, TRAINED, Line, glance, lowest
+from ldf.reproduce.glance import COLUMNS, TRAINED, glance, lowest
 from ldf.reproduce.tables import Section, digits, sections_of
 from ldf.viewing.figures import COLOURS, grid, save
 
@@ -68,13 +68,6 @@ class Results:
         """Where the values of a benchmark come from."""
         about = self.benchmarks[benchmark]
         return f"From `{about['command']}` ({about['date'][:10]}, {about['machine']})."
-
-    def grouped(self) -> dict[tuple[str, str | None, str | None], list[Line]]:
-        """The lines at a glance by table, sampling and recipe."""
-        found: dict[tuple[str, str | None, str | None], list[Line]] = {}
-        for key, line in self.lines.items():
-            found.setdefault((key[0], key[2], key[3]), []).append(line)
-        return found
 
     def answers(self, case: str, sampling: str) -> Callable[[str], float]:
         """A function of a key of `benchmarks/answers.py` for one case and sampling; NaN if it was not measured."""

@@ -22,21 +22,12 @@ sys.path.insert(0, str(Path(__file__).parent))  # mkdocs loads this file by its 
 from first_screen import GRID, Results, fingerprint, first_screen, paragraph, picture, shown_values
 
 from ldf.reproduce import report, targets
-from ldf.reproduce.glance import COLUMNS, TRAINED, Line, lowest
+from ldf.reproduce.glance import COLUMNS, TRAINED, Line, grouped, lowest
 from ldf.reproduce.tables import digits
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
 PICTURE = RESULTS / "summary.png"
-TABLES = {
-    "power-errors": "Errors on power networks",
-    "gas-errors": "Errors on gas networks",
-    "violations": "Distance moved by repair",
-    "transprecision": "Reduced precision, by number of training rows",
-    "fairness": "Fair classifiers",
-    "relaxed-fairness": "Fair classifiers with slack",
-}
-"""The paper's six tables, in its order."""
 VARIANTS = {"adult-sex": "Adult by sex", "default-sex": "Default by sex", "bank-balanced-age": "Bank by age"}
 """The variants on which peers were measured."""
 
@@ -83,16 +74,14 @@ def prices(results: Results) -> str:
 
 def duality(results: Results) -> str:
     """How often M, MC and MCD are lowest, by table and recipe."""
-    heads = ("table", "demands", "recipe", "lines", *(f"{model} lowest" for model in TRAINED))
-    lines = [f"| {' | '.join(heads)} |", f"|---|---|---|{'---:|' * 4}"]
-    for (table, sampling, recipe), own in results.grouped().items():
-        if table in targets.WORDS:
+    lines = [f"| | lines | {' | '.join(f'{model} lowest' for model in TRAINED)} |", f"|---|{'---:|' * 4}"]
+    for title, own in grouped(results.lines.values()).items():
+        if own[0].key[0] in targets.WORDS:
             first = [min(TRAINED, key=lambda model, line=line: line.entries[model].value) for line in own]
-            counts = [str(first.count(model)) for model in TRAINED]
-            lines.append(f"| {targets.WORDS[table]} | {sampling} | {recipe} | {len(own)} | {' | '.join(counts)} |")
+            lines.append(f"| {title} | {len(own)} | {' | '.join(str(first.count(model)) for model in TRAINED)} |")
     every = lowest(results.parts)
     totals = [f"**{count}**" for count in (sum(every.values()), *(every[model] for model in TRAINED))]
-    return "\n".join([*lines, f"| **all** | | | {' | '.join(totals)} |"]) + "\n"
+    return "\n".join([*lines, f"| **all** | {' | '.join(totals)} |"]) + "\n"
 
 
 def goals(results: Results) -> str:
@@ -103,12 +92,8 @@ def goals(results: Results) -> str:
 def tables(results: Results) -> str:
     """Every quantity that the paper reports of M_C^D, with all models side by side."""
     lines: list[str] = []
-    for name, words in TABLES.items():
-        lines += [f"### {words}", ""]
-        for (table, sampling, recipe), own in results.grouped().items():
-            if table == name:
-                kind = f", {sampling} demands" if sampling in ("shared", "independent") else ""
-                lines += [f"**{str(recipe).capitalize()} recipe{kind}**", "", *_markdown(own), ""]
+    for title, own in grouped(results.lines.values()).items():
+        lines += [f"### {title}", "", *_markdown(own), ""]
     return "\n".join(lines)
 
 
@@ -244,6 +229,7 @@ def speed(results: Results) -> str:
 BLOCKS: dict[str, dict[str, Callable[[Results], str]]] = {
     "README.md": {"results": first_screen},
     "docs/results.md": {
+        "glance": first_screen,
         "answers": answers, "prices": prices, "duality": duality, "targets": goals, "tables": tables,
         "peers": fair_peers, "labelling": labelling, "speed": speed,
     },
@@ -272,6 +258,11 @@ def pages(results: Results) -> dict[Path, str]:
             text = filled(text, block, make(results))
         found[ROOT / name] = text
     return found
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """The mkdocs hook: pages link to results/ as in the repository; on the site it is below the pages."""
+    return markdown.replace("](../results/", "](results/")
 
 
 def on_files(files: Any, config: Any) -> Any:

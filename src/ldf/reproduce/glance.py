@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from . import targets
@@ -12,6 +12,12 @@ from .options import NETWORKS
 from .tables import BASELINES, HIGHER, Key, Part, Section, sections_of
 from .targets import Check
 
+TITLES = targets.WORDS | {
+    "transprecision": "Reduced precision, by number of training rows",
+    "fairness": "Fair classifiers",
+    "relaxed-fairness": "Fair classifiers with slack",
+}
+"""The paper's six tables, in its order."""
 TRAINED = ("M", "MC", "MCD")
 """Without constraints, with λ = 1, with λ by dual ascent."""
 REPAIRED = ("MCD repaired", "M + plug-in")
@@ -81,6 +87,20 @@ def glance(parts: Sequence[Part]) -> list[Line]:
                 entries = _entries(section, quantity)
                 lines.append(Line(key, section.unit(quantity), entries, paper, judged.get(key, [])))
     return lines
+
+
+def grouped(lines: Iterable[Line]) -> dict[str, list[Line]]:
+    """Lines by title: one group for each table, sampling and recipe, in the paper's order of tables."""
+    found: dict[str, list[Line]] = {}
+    for line in sorted(
+        lines, key=lambda line: list(TITLES).index(line.key[0]) if line.key[0] in TITLES else len(TITLES)
+    ):
+        table, _, sampling, recipe, _, _ = line.key
+        words = [TITLES.get(table, table)]
+        words += [f"{sampling} demands"] if sampling in ("shared", "independent") else []
+        words += [f"{recipe} recipe"] if recipe else []
+        found.setdefault(", ".join(words), []).append(line)
+    return found
 
 
 def lowest(parts: Sequence[Part]) -> Counter[str]:

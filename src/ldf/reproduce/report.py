@@ -14,7 +14,7 @@ from ..io.text import write_whole
 from ..viewing import page
 from ..viewing.page import Cell
 from . import targets
-from .glance import COLUMNS, TRAINED, Line, glance, lowest
+from .glance import COLUMNS, TRAINED, Line, glance, grouped, lowest
 from .tables import CENTRED, HIGHER, LEGEND, Figure, Part, Section, Shown, digits, markdown, plain, sections_of
 
 
@@ -150,32 +150,36 @@ def _glance(lines: Sequence[Line], first: Mapping[str, int]) -> list[str]:
     """M, MC, MCD, repaired, the best baseline and the best peer, next to the paper's value and the target."""
     if not lines:
         return []
-    heads = ["table", "case", "sampling", "recipe", "quantity", *COLUMNS, "paper's M_C^D", "target"]
-    rows = []
-    for line in lines:
-        name, _, sampling, recipe, _, quantity = line.key
-        row = [Cell(text or "", kind="text") for text in (name, line.case, sampling, recipe, line.quantity)]
-        sign = -1 if quantity in HIGHER else 1
-        scores = [sign * line.entries[model].value for model in TRAINED if model in line.entries]
-        for column in COLUMNS:
-            entry = line.entries.get(column)
-            strong = column in TRAINED and entry is not None and quantity not in CENTRED
-            strong = strong and entry is not None and sign * entry.value == min(scores)
-            row.append(Cell("") if entry is None else Cell(entry.text, entry.value, strong=strong))
-        row.append(Cell("") if math.isnan(line.paper) else Cell(digits(line.paper), line.paper, kind="quiet"))
-        kind = "" if not line.checks else "good" if all(check.met for check in line.checks) else "bad"
-        rows.append([*row, Cell(line.target, kind=f"text {kind}".rstrip())])
     count = sum(first.values())
     shares = ", ".join(f"{model} in {first[model]}" for model in TRAINED)
-    words = f" Lowest mean of M, MC and MCD over the {count} lines on networks: {shares}." if count else ""
+    words = f" Lowest mean of the three over the {count} lines on networks: {shares}." if count else ""
     note = (
         "M: no constraints; MC: λ = 1; MCD: λ by dual ascent. Mean ± standard deviation; bold: the best of the three."
         f"{words} A target names the model that it judges. Click a head to sort."
     )
+    tables = [_compared(title, own) for title, own in grouped(lines).items()]
+    return ['<h2 id="glance">At a glance</h2>', f'<p class="legend">{note}</p>', *tables]
+
+
+def _compared(title: str, lines: Sequence[Line]) -> str:
+    """One table: a line per case and quantity, a column per model, without empty columns."""
+    heads = ["case", "quantity", *COLUMNS, "paper's M_C^D", "target"]
+    rows = []
+    for line in lines:
+        quantity = line.key[5]
+        sign = -1 if quantity in HIGHER else 1
+        scores = [sign * line.entries[model].value for model in TRAINED if model in line.entries]
+        row = [Cell(line.case, kind="text"), Cell(line.quantity, kind="text")]
+        for column in COLUMNS:
+            entry = line.entries.get(column)
+            best = entry is not None and column in TRAINED and sign * entry.value == min(scores)
+            strong = best and quantity not in CENTRED
+            row.append(Cell("") if entry is None else Cell(entry.text, entry.value, strong=strong))
+        row.append(Cell("") if math.isnan(line.paper) else Cell(digits(line.paper), line.paper, kind="quiet"))
+        kind = "" if not line.checks else "good" if all(check.met for check in line.checks) else "bad"
+        rows.append([*row, Cell(line.target, kind=f"text {kind}".rstrip())])
     used = [any(row[at].text for row in rows) for at in range(len(heads))]
-    heads, rows = list(compress(heads, used)), [list(compress(row, used)) for row in rows]
-    caption = "All models, baselines and peers, next to the paper's M_C^D"
-    return ['<h2 id="glance">At a glance</h2>', page.table(caption, heads, rows, note)]
+    return page.table(title, list(compress(heads, used)), [list(compress(row, used)) for row in rows])
 
 
 def _section(folder: Path, part: Part) -> list[str]:
