@@ -92,10 +92,10 @@ def glance(parts: Sequence[Part]) -> list[Line]:
 def grouped(lines: Iterable[Line]) -> dict[str, list[Line]]:
     """Lines by title: one group for each table, sampling and recipe, in the paper's order of tables."""
     found: dict[str, list[Line]] = {}
-    order = list(TITLES)
-    for line in sorted(lines, key=lambda line: order.index(line.key[0])):
+    order = {table: place for place, table in enumerate(TITLES)}
+    for line in sorted(lines, key=lambda line: order.get(line.key[0], len(order))):
         table, _, sampling, recipe, _, _ = line.key
-        words = [TITLES[table]]
+        words = [TITLES.get(table, table)]
         words += [f"{sampling} demands"] if sampling in ("shared", "independent") else []
         words += [f"{recipe} recipe"] if recipe else []
         found.setdefault(", ".join(words), []).append(line)
