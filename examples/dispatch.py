@@ -5,7 +5,7 @@ row to row. The script labels 500 samples with an exact solver, trains a network
 (MCD: also on 2500 unlabelled samples, since constraints need no labels), repairs the answers to new samples and
 certifies them.
 
-    pip install "ldf[cli]"            # torch, and matplotlib for the report
+    pip install -c constraints.txt ".[cli]"            # torch, and matplotlib for the report
     python examples/dispatch.py       # half a minute; writes out/dispatch.html
 
 The violations of MCD should be about half those of M (three quarters with 3000 labels and no unlabelled samples).

@@ -6,7 +6,7 @@ group a than in group b. The script cross-validates a network and boosted trees,
 rates in both groups; the group is not needed for prediction), then trains boosted trees with several slacks and
 evaluates them on 10,000 new rows.
 
-    pip install "ldf[fairness]"
+    pip install -c constraints.txt ".[fairness]"
     python examples/fair.py           # half a minute on one core
 
 The fair models should reduce the gap to below 0.1 on held-out rows, at a cost of about 0.1 in accuracy; a slack

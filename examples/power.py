@@ -5,7 +5,7 @@ power-flow constraints (MCD) for 20 epochs, answers 50 new demands, repairs each
 and time with the solver. "repaired" is the paper's projection to the nearest feasible state; "fast" is a power flow
 and, if a limit is violated, small quadratic programs.
 
-    pip install "ldf[power]"
+    pip install -c constraints.txt ".[power]"
     python examples/power.py          # half a minute; labels and network stay in out/power and are reused
 
 Both repairs should certify every answer to a feasible demand, at a cost within 0.1 % of the optimum. Some of the

@@ -4,7 +4,7 @@ A low-pass filter of 24 taps runs over 87 samples. Each of its three variables m
 script runs it at several widths, trains a predictor of the error on 300 random configurations under the constraint that
 more bits never increase the error, searches for the fewest bits that keep the error within a bound, and runs them.
 
-    pip install "ldf[transprecision]"
+    pip install -c constraints.txt ".[transprecision]"
     python examples/precision.py      # half a minute on one core, mostly for the search
 
 The mean error of the predictor should be below 0.02 in y = −log10(error)/30, with no pair of configurations in the
