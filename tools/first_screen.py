@@ -13,7 +13,7 @@ from typing import Any
 
 from ldf.core.certificate import TOLERANCE
 from ldf.reproduce import report, targets
-from ldf.reproduce.glance import COLUMNS, TRAINED, glance, lowest
+from ldf.reproduce.glance import COLUMNS, TRAINED, Entry, glance, lowest
 from ldf.reproduce.tables import Section, digits, sections_of
 from ldf.viewing.figures import COLOURS, grid, save
 
@@ -24,23 +24,15 @@ GROUP_BLIND = ("OxonFair", "Cooper", "Zafar")
 
 
 @dataclass(frozen=True)
-class Bar:
-    """One result: a value and its text."""
-
-    value: float
-    text: str
-
-
-@dataclass(frozen=True)
 class Row:
     """One row of the first table: results by column, and the target that judges the row."""
 
     label: str
-    bars: Mapping[str, Bar]
+    entries: Mapping[str, Entry]
     target: str = ""
 
     def __str__(self) -> str:
-        cells = [self.bars[column].text if column in self.bars else "–" for column in COLUMNS]
+        cells = [self.entries[column].text if column in self.entries else "–" for column in COLUMNS]
         return f"| {' | '.join([self.label, *cells, self.target])} |"
 
 
@@ -75,11 +67,11 @@ class Results:
         return lambda key: values.get(f"{case}_{sampling}_{key}", math.nan)
 
 
-def compact(section: Section, quantity: str, model: str, name: str = "") -> Bar:
+def compact(section: Section, quantity: str, model: str, name: str = "") -> Entry:
     """A result in three significant digits, its spread in one."""
     mean, std = section.mean(quantity, model), section.std(quantity, model)
     spread = f" ± {digits(std, 1)}" if std > 0 else ""
-    return Bar(mean, f"{digits(mean)}{spread}{name and f' {name}'}".replace("-", "−"))
+    return Entry(mean, f"{digits(mean)}{spread}{name and f' {name}'}".replace("-", "−"))
 
 
 def first_rows(results: Results) -> list[Row]:
@@ -102,17 +94,25 @@ def _power(results: Results) -> list[Row]:
     return [
         Row(
             f"{label}: violation (p.u.)¹",
-            {**_named(violated), "repaired": Bar(TOLERANCE, share), "best peer": Bar(solved, f"≤ {solved:.0e} IPOPT")},
+            {
+                **_named(violated),
+                "repaired": Entry(TOLERANCE, share),
+                "best peer": Entry(solved, f"≤ {solved:.0e} IPOPT"),
+            },
         ),
         Row(
             "· cost above the optimum (%)",
-            {**_named(cost), "repaired": Bar(answer("gap"), digits(answer("gap"))), "best peer": Bar(0.0, "0 IPOPT")},
+            {
+                **_named(cost),
+                "repaired": Entry(answer("gap"), digits(answer("gap"))),
+                "best peer": Entry(0.0, "0 IPOPT"),
+            },
         ),
         Row(
             "· time per certified answer (ms)",
             {
-                "repaired": Bar(answer("ms"), digits(answer("ms"), 2)),
-                "best peer": Bar(answer("cold_ms"), f"{digits(answer('cold_ms'), 2)} IPOPT"),
+                "repaired": Entry(answer("ms"), digits(answer("ms"), 2)),
+                "best peer": Entry(answer("cold_ms"), f"{digits(answer('cold_ms'), 2)} IPOPT"),
             },
         ),
         Row(
@@ -123,10 +123,10 @@ def _power(results: Results) -> list[Row]:
     ]
 
 
-def _named(bars: Mapping[str, Bar]) -> dict[str, Bar]:
+def _named(bars: Mapping[str, Entry]) -> dict[str, Entry]:
     """Bars by column, with the baseline named."""
     found = {model: bars[model] for model in TRAINED}
-    return found | {"best baseline": Bar(bars["linear"].value, f"{bars['linear'].text} linear")}
+    return found | {"best baseline": Entry(bars["linear"].value, f"{bars['linear'].text} linear")}
 
 
 def _precision(results: Results) -> list[Row]:
@@ -156,7 +156,7 @@ def _fairness(results: Results) -> list[Row]:
         bars["MC"] = compact(literal, quantity, "MC", "²")  # the tuned recipe has no MC
         bars["best baseline"] = compact(section, quantity, "linear", "linear")
         peer = peers[f"{CASE}_{best}_{'dt' if quantity == 'signed DT' else 'accuracy'}"]
-        bars["best peer"] = Bar(peer, f"{digits(peer)} {best}")
+        bars["best peer"] = Entry(peer, f"{digits(peer)} {best}")
         label = f"Adult, parity by sex, attribute not used: {words}" if not rows else f"· {words}"
         network = [check for check in judged.checks if check.model == "MCD"]
         target = "; ".join(f"MCD within ±{check.bound:g} {check.mark}" for check in network)
@@ -206,14 +206,14 @@ def picture(results: Results, path: Path) -> None:
     figure, axes = grid(6, 3.9, 2.55, columns=3)
     for place, ((row, title, label), panel) in enumerate(zip(panels, axes, strict=True)):
         last = place == 5
-        values = [100 * (1 - row.bars[c].value) if last else abs(row.bars[c].value) for c in columns]
+        values = [100 * (1 - row.entries[c].value) if last else abs(row.entries[c].value) for c in columns]
         panel.bar(range(5), values, color=colours, width=0.72)
         for at, value in enumerate(values):
             text = f"{value:.1f}" if last else f"{value:.2g}"
             text = f"≤ {value:.0e}" if place == 0 and at > 2 else text
             panel.annotate(text, (at, value), (0, 2), textcoords="offset points", ha="center", fontsize=7.5)
-        peer = row.bars["best peer"].text.split(" ")[-1]
-        took = {at: f"\n{digits(rows[2].bars[columns[at]].value, 2)} ms" if place == 3 else "" for at in (3, 4)}
+        peer = row.entries["best peer"].text.split(" ")[-1]
+        took = {at: f"\n{digits(rows[2].entries[columns[at]].value, 2)} ms" if place == 3 else "" for at in (3, 4)}
         names = ["M", "MC*" if place in (2, 5) else "MC", "MCD", f"repaired{took[3]}", f"{peer}{took[4]}"]
         panel.set_xticks(range(5), names, fontsize=8)
         panel.tick_params(axis="x", length=0)

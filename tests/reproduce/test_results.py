@@ -100,16 +100,16 @@ def test_the_first_table_has_eight_rows_with_all_models_and_marks_where_they_jud
     assert len(rows) == 8
     assert len(set(map(len, [str(row).split("|") for row in rows]))) == 1, "the same number of cells in each"
     for row in rows:
-        assert {"repaired", "best peer"} <= row.bars.keys() or {"M", "MC", "MCD"} <= row.bars.keys()
-    compared = [row for row in rows if {"M", "MC", "MCD"} <= row.bars.keys()]
+        assert {"repaired", "best peer"} <= row.entries.keys() or {"M", "MC", "MCD"} <= row.entries.keys()
+    compared = [row for row in rows if {"M", "MC", "MCD"} <= row.entries.keys()]
     assert len(compared) == 7, "all but the time of an answer"
     found = {(row.label.split(": ")[-1], row.target[-1]) for row in rows if row.target}
     assert {words for words, _ in found} == {
         "**duality does not help**", "violated pairs", "· mean absolute error of y", "rate gap",
     }  # fmt: skip
     no_help = next(row for row in rows if "duality does not help" in row.label)
-    assert min(no_help.bars[model].value for model in ("M", "MC", "MCD")) == no_help.bars["M"].value
-    peers = {row.bars["best peer"].text.split()[-1] for row in rows if "best peer" in row.bars}
+    assert min(no_help.entries[model].value for model in ("M", "MC", "MCD")) == no_help.entries["M"].value
+    peers = {row.entries["best peer"].text.split()[-1] for row in rows if "best peer" in row.entries}
     assert {"IPOPT", "LightGBM"} < peers, "and one of fairness"
 
 

@@ -32,7 +32,7 @@ at all, so that choosing by those would always show the constant."""
 
 @dataclass(frozen=True)
 class Entry:
-    """A result as it is shown: the value, the text, and the model where the column does not name it."""
+    """A result: the value, and the text that shows it, with the model if the column does not name it."""
 
     value: float
     text: str
