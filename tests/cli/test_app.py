@@ -303,6 +303,23 @@ def test_the_demonstration_goes_from_labels_to_a_page(tmp_path: Path) -> None:
     rows = checked(tmp_path / "out" / "demo")
     assert {row["table"] for row in rows} == {"power-errors", "power-laws", "violations", "power-repairs"}
     assert {row["sampling"] for row in rows} == {"independent"}
+    # The page opens with what an operator sees: whether the answer is certified, the dispatch, the certificate.
+    (part,) = json.loads((tmp_path / "out" / "demo" / "run.json").read_text())["parts"]
+    answer = part["answer"]
+    page = (tmp_path / last).read_text()
+    order = [page.index(words) for words in (answer["verdict"], ">Dispatch<", ">Certificate<", "<nav>")]
+    assert order == sorted(order)
+    assert (tmp_path / "out" / "demo" / answer["map"]["path"]).read_bytes().startswith(b"\x89PNG")
+    (heads, *laws) = answer["tables"]["Certificate"]
+    nu, tolerance = heads.index("answer, max ν"), heads.index("tolerance")
+    assert [line[-1] == "✓" for line in laws] == [float(line[nu]) <= float(line[tolerance]) for line in laws]
+    assert answer["certified"] == all(line[-1] == "✓" for line in laws)
+    (heads, *generators) = answer["tables"]["Dispatch"]
+    assert heads == ["generator", "min MW", "predicted MW", "answer MW", "optimum MW", "max MW"]
+    assert len(generators) == 5
+    for _, low, _, dispatched, optimum, high in generators:
+        assert float(low) - 0.1 <= float(dispatched) <= float(high) + 0.1
+        assert float(low) - 0.1 <= float(optimum) <= float(high) + 0.1
 
 
 # ---------------------------------------------------------------- what is refused

@@ -11,7 +11,7 @@ import pytest
 
 from ldf.core.history import History
 from ldf.reproduce import figures, report, tables
-from ldf.reproduce.tables import Figure, Part
+from ldf.reproduce.tables import Figure, Part, Shown
 from ldf.viewing import figures as drawing
 
 MEANS = {"mean": 8.12, "linear": 1.23, "previous": 0.912, "M": 0.456, "MC": 0.0789, "MCD": 0.0234}
@@ -191,6 +191,20 @@ def test_write_gives_results_table_and_a_page_that_holds_every_row(tmp_path: Pat
     ]
     assert report.read(tmp_path) == ("Errors", [part], {"command": "ldf reproduce power-errors --out x"}, {})
     assert report.page_of(tmp_path) == html
+
+
+def test_an_answered_demand_comes_first_and_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "map.png").write_bytes(b"drawn")
+    tables_ = {"Dispatch": [["generator", "answer MW"], ["1", "12.5"]], "Certificate": [["law", "ok"], ["ohm", "✗"]]}
+    shown = Shown("One demand", "Uncertified in 2 ms", False, Figure("map.png", "The grid"), {"cost": "7 $/h"}, tables_)
+    part = Part("demo", "Learning", rows(), answer=shown)
+    page = report.write(tmp_path, "Demo", [part], {"command": "ldf demo"}, {}).read_text()
+    order = [page.index(words) for words in ("Uncertified in 2 ms", "The grid", "12.5", "ohm", "<nav>", "At a glance")]
+    assert order == sorted(order)
+    assert '<span class="bad">✗</span>' in page
+    assert report.read(tmp_path)[1][0].answer == shown
+    with pytest.raises(ValueError, match=r"no figure 'map\.png'"):
+        report.write(tmp_path / "elsewhere", "Demo", [part], {}, {})
 
 
 def test_values_are_escaped(tmp_path: Path) -> None:
