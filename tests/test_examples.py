@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 def run(name: str, folder: Path) -> str:
     """Standard output of a script."""
     path = EXAMPLES / f"{name}.py"
-    if name != "dispatch":  # one process shows that a script needs nothing of this one; each takes seconds to begin
+    if name != "dispatch":  # one separate process suffices to show that scripts are self-contained
         return script(path, folder)
     done = subprocess.run([sys.executable, str(path)], cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

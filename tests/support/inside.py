@@ -1,4 +1,4 @@
-"""The command line inside this process: what `ldf …` does, without the seconds that a process takes to begin."""
+"""Runs the command line and scripts in this process, which avoids the start-up time of a new one."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ from ldf.transprecision import kernels
 
 
 def inside(*arguments: str, cwd: Path | None = None, merged: bool = False) -> subprocess.CompletedProcess:
-    """`ldf` with these arguments, knowing nothing of what this process registered; merged is the shell's 2>&1."""
+    """Run `ldf` with these arguments, without problems that tests registered; merged: as with the shell's 2>&1."""
     out = io.StringIO()
     err = out if merged else io.StringIO()
     with (
@@ -40,7 +40,7 @@ def inside(*arguments: str, cwd: Path | None = None, merged: bool = False) -> su
 
 
 def script(path: Path, cwd: Path) -> str:
-    """Standard output of `python path`, run inside this process; kernels that it registers are forgotten."""
+    """Standard output of a script run in this process; kernels that it registers are removed."""
     with (
         pytest.MonkeyPatch.context() as patch,
         contextlib.chdir(cwd),
