@@ -110,32 +110,30 @@ def _markdown(lines: Sequence[Line]) -> list[str]:
 
 
 def _fair(values: Mapping[str, float], variant: str, model: str) -> str:
-    """Accuracy / |gap|."""
+    """Accuracy / |gap| of a model."""
     return f"{values[f'{variant}_{model}_accuracy']:.4f} / {values[f'{variant}_{model}_dt']:.4f}"
 
 
+def _fair_table(values: Mapping[str, float], models: Mapping[str, str]) -> list[str]:
+    """Accuracy / |gap| on every variant; models by the name that is shown."""
+    lines = [f"| | {' | '.join(VARIANTS.values())} |", f"|---|{'---:|' * len(VARIANTS)}"]
+    for name, model in models.items():
+        lines.append(f"| {name} | {' | '.join(_fair(values, variant, model) for variant in VARIANTS)} |")
+    return lines
+
+
 def fair_peers(results: Results) -> str:
-    """Accuracy / |gap| of our classifiers and of their peers."""
+    """Our fair classifiers and their peers."""
     values = results.values("fairness")
-    variants = list(dict.fromkeys(re.findall(r"^(\S+?)_MCD_accuracy$", "\n".join(values), re.M)))
-    models = list(dict.fromkeys(re.findall(rf"^{variants[0]}_(.+)_accuracy$", "\n".join(values), re.M)))
-    lines = [f"| | {' | '.join(variants)} |", f"|---|{'---:|' * len(variants)}"]
-    for model in models:
-        cells = [_fair(values, variant, model) for variant in variants]
-        lines.append(f"| {f'**{model}**' if model.endswith('MCD') else model} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", *paragraph(results.source("fairness"))])
+    found = re.findall(rf"^{next(iter(VARIANTS))}_(.+)_accuracy$", "\n".join(values), re.M)
+    models = {f"**{model}**" if model.endswith("MCD") else model: model for model in found}
+    return "\n".join([*_fair_table(values, models), "", *paragraph(results.source("fairness"))])
 
 
 def beside_cooper(results: Results) -> str:
     """One step and fair networks, compared with Cooper."""
     step, fair = results.values("step"), results.values("fairness")
-    found = []
-    for variant, words in VARIANTS.items():
-        both = [
-            f"{fair[f'{variant}_{model}_accuracy']:.4f} / {fair[f'{variant}_{model}_dt']:.4f}"
-            for model in ("Cooper", "MCD")
-        ]
-        found.append(f"{words} {both[0]} against {both[1]}")
+    found = [f"{words} {_fair(fair, v, 'Cooper')} against {_fair(fair, v, 'MCD')}" for v, words in VARIANTS.items()]
     text = paragraph(
         "**Measured**: one training step with six constraints of 126 columns ([speed](results.md#speed)), as a",
         f"multiple of a plain PyTorch step: Cooper {step['cooper']:.2f}, `ldf` with `Ascent` {step['ldf_eager']:.2f},",
@@ -175,17 +173,12 @@ def beside_solvers(results: Results) -> str:
 
 def beside_trees(results: Results) -> str:
     """Boosted trees without the attribute, compared with OxonFair and fairlearn."""
-    fair = results.values("fairness")
     models = {
         "`ldf`, MCD": "boosting MCD", "`ldf`, M with closed-form repair": "boosting M + plug-in",
         "OxonFair, groups inferred": "boosting OxonFair",
         "fairlearn, ExponentiatedGradient": "boosting ExponentiatedGradient",
     }  # fmt: skip
-    lines = [f"| | {' | '.join(VARIANTS.values())} |", f"|---|{'---:|' * len(VARIANTS)}"]
-    for name, model in models.items():
-        cells = [_fair(fair, variant, model) for variant in VARIANTS]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(_fair_table(results.values("fairness"), models)) + "\n"
 
 
 STEPS = {

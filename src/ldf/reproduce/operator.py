@@ -41,7 +41,8 @@ def answered(run: Path, data: Dataset, path: Path) -> Shown:
     """
     respond = Responder.open(run, progress=False)
     problem, solver = respond.problem, respond.solver
-    test = data.split()[1].take(torch.arange(min(FIRST, len(data.split()[1]))))
+    _, test = data.split()
+    test = test.take(torch.arange(min(FIRST, len(test))))
     predicted = respond.trained.proxy.predict(Rows.of(test))
     row = hardest(test, predicted)
     demand: Floats = test.demand[row].numpy()
