@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ldf
+from ldf.core.certificate import Tally
 from ldf.io.text import table, write_whole
 
 numbers = st.floats(-5, 5, allow_nan=False, width=32)
@@ -30,6 +31,42 @@ def test_values_match_the_definition(values, slack: float, tolerance: float) -> 
         assert found[name].violated == pytest.approx(float((nu.amax(1) > tolerance).double().mean()))
         assert float(nu[found[name].worst].max()) == float(nu.max())
     assert found.holds == all(finding.violated == 0 for finding in found.findings)
+
+
+positive = st.floats(0.0009765625, 4, width=32)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=20), st.tuples(positive, positive))
+def test_a_tolerance_per_column_is_one_certificate_per_column(values, tolerances) -> None:
+    y, limit = torch.tensor(values), torch.tensor(tolerances)
+    found = ldf.certify([ldf.equality("both", lambda y, b: y)], y, ldf.Batch(), tolerance={"both": limit})["both"]
+    parts = [ldf.equality(f"{i}", lambda y, b, i=i: y[:, i : i + 1]) for i in range(2)]
+    apart = ldf.certify(parts, y, ldf.Batch(), tolerance={f"{i}": tolerances[i] for i in range(2)}).findings
+    assert (found.violated == 0) == all(one.violated == 0 for one in apart)
+    assert found.violated == pytest.approx(float((y.abs() > limit).any(1).double().mean()))
+    ratio = max(one.max / one.tolerance for one in apart)
+    assert found.max / found.tolerance == pytest.approx(ratio)
+    assert float((y[found.worst].abs() / limit).max()) == pytest.approx(ratio)
+    same = {"both": torch.full((2,), tolerances[0])}
+    one = ldf.certify([ldf.equality("both", lambda y, b: y)], y, ldf.Batch(), tolerance=tolerances[0])
+    assert ldf.certify([ldf.equality("both", lambda y, b: y)], y, ldf.Batch(), tolerance=same) == one
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(numbers, numbers, st.integers(0, 2)), min_size=1, max_size=20), st.integers(1, 7))
+def test_a_tally_of_batches_is_the_certificate_of_all_rows(values, size: int) -> None:
+    y, group = torch.tensor([row[:2] for row in values]), torch.tensor([row[2] for row in values])
+    constraints = [
+        ldf.inequality("upper", lambda y, b: y, slack=0.5),
+        ldf.equality("parity", lambda y, b: y, scope=ldf.Groups("group", 3), exact=lambda y, b: y.round()),
+    ]
+    tally = Tally(constraints)
+    for rows in torch.arange(len(y)).split(size):
+        tally.add(y[rows], ldf.Batch(group=group[rows]))
+    whole = ldf.certify(constraints, y, ldf.Batch(group=group), tolerance=0.1)
+    assert tally.certificate(0.1).to_json() == whole.to_json()
+    assert Tally(constraints).certificate()["upper"].rows == 0, "no batch yet"
 
 
 def test_table_and_json() -> None:

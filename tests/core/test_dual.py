@@ -41,7 +41,7 @@ def test_sigma_ascent_finds_the_solution_and_its_multipliers(problem: Problem, r
 @pytest.mark.parametrize("problem", FEASIBLE, ids=lambda problem: problem.name)
 def test_nu_ascent_finds_the_solution_with_larger_multipliers(problem: Problem, rule: str) -> None:
     done = solved(problem.name, rule)
-    assert distance(done, problem) < 2e-3
+    assert distance(done, problem) < 5e-3
     for name, value in problem.multipliers.items():
         assert float(done.multipliers[name]) >= abs(value) - 1e-2
 

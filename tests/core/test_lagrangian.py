@@ -249,6 +249,25 @@ def test_the_gradient_of_auto_is_at_most_that_of_the_loss():
     assert norm == pytest.approx(0.5 * task.norm().item())  # the gradients have equal signs, so clipping is active
 
 
+@pytest.mark.parametrize("dual", [ldf.Ascent(0.1), None])
+def test_constraints_have_no_graph_while_every_multiplier_is_zero(dual):
+    seen = []
+    rule = ldf.inequality("c", lambda y, batch: (seen.append(y.requires_grad), y)[1])
+    lagrangian = ldf.Lagrangian([rule], dual)
+    y = torch.ones(4, 1, requires_grad=True)
+    for _ in range(2):
+        loss = (y**2).mean()
+        total = lagrangian(loss, y, ldf.Batch(inputs=y))
+        (gradient,) = torch.autograd.grad(total, y)
+        lam = lagrangian.multipliers["c"]
+        assert seen[-1] == bool(lam > 0)
+        assert torch.allclose(gradient, (2 * y.detach() + lam) / 4)
+        assert lagrangian.ascend()["nu_mean/c"] == 1
+    assert bool(lagrangian.multipliers["c"] > 0) == (dual is not None)
+    constant = lagrangian(torch.zeros(()), y, ldf.Batch(inputs=y))  # a loss without a gradient can be minimised too
+    assert constant.requires_grad
+
+
 @QUICK
 @given(order=st.permutations(range(6)), size=st.integers(1, 6), epochs=st.integers(1, 3))
 def test_sample_multipliers_do_not_depend_on_the_order_of_rows(order, size, epochs):
@@ -684,10 +703,12 @@ def test_a_deep_copy_continues_identically(rule):
 
 def test_auto_is_the_rule_without_a_step():
     constraints = [ldf.inequality("a", same), ldf.inequality("b", same)]
-    assert ldf.Lagrangian(constraints, updates=3).rules == (ldf.Balanced(), ldf.Balanced())
-    assert ldf.Lagrangian(constraints, "auto", updates=3).rules == (ldf.Balanced(), ldf.Balanced())
+    assert ldf.Lagrangian(constraints, updates=3).rules == (ldf.Automatic(), ldf.Automatic())
+    assert ldf.Lagrangian(constraints, "auto", updates=3).rules == (ldf.Automatic(), ldf.Automatic())
     mixed = ldf.Lagrangian(constraints, {"a": LITERAL, "b": "auto"}, updates=3)
-    assert mixed.rules == (LITERAL, ldf.Balanced())
+    assert mixed.rules == (LITERAL, ldf.Automatic())
+    rates = ldf.inequality("rates", same, scope=ldf.Groups("sex", 2))
+    assert ldf.Lagrangian([rates], updates=3).rules == (ldf.Levelling(),)
 
 
 class Doubling(ldf.Dual):

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import ldf
 from ldf import examples
+from ldf.core.samplers import epoch_generator, shuffled
 
 
 class Point(nn.Module):
@@ -136,8 +137,49 @@ def dispatch_constraints(**options: object) -> list[ldf.Constraint]:
     ]
 
 
+def every_scope(rows: int) -> list[ldf.Constraint]:
+    """Constraints on samples, pairs and groups, for a data set of this many rows."""
+    generator = torch.Generator().manual_seed(3)
+    pairs = ldf.Pairs(torch.randint(0, rows, (2 * rows, 2), generator=generator))
+    group = (torch.rand(rows, generator=generator) < 0.2).long()
+    return [
+        *dispatch_constraints(),
+        ldf.inequality("bound", lambda y, b: y - 0.5, multiplier="column", degree="satisfiability", slack=0.05),
+        ldf.equality("own", lambda y, b: y[:, :1] - y[:, 1:2], multiplier="sample"),
+        ldf.inequality("monotone", lambda y, p: y[0] - y[1], scope=pairs, multiplier="sample"),
+        ldf.equality("parity", lambda y, b: y[:, :1], scope=ldf.Groups(group)),
+    ]
+
+
 def network(inputs: int = 5, outputs: int = 4, width: int = 32) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, outputs))
+
+
+def algorithm_1(
+    data: tuple[Tensor, Tensor], step: float, epochs: int, free: Iterator[Tensor] | None = None
+) -> tuple[Tensor, float, float]:
+    """The paper's loop in plain torch, on the constraints of dispatch: the weights, and λ of capacity and balance.
+
+    `free` has the unlabelled rows of every step.
+    """
+    inputs, targets = data
+    torch.manual_seed(0)
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    capacity = balance = 0.0
+    for epoch in range(epochs):
+        sums = [0.0, 0.0]
+        for rows in shuffled(torch.arange(len(inputs)), 32, epoch_generator(0, epoch)):
+            x = inputs[rows] if free is None else torch.cat([inputs[rows], next(free)])
+            y = model(x)
+            g, h = (y - x[:, :4]).clamp_min(0).mean(1), (y.sum(1) - x.sum(1)).abs()
+            loss = nn.functional.mse_loss(y[: len(rows)], targets[rows]) + capacity * g.mean() + balance * h.mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            sums = [sums[0] + float(g.detach().sum()), sums[1] + float(h.detach().sum())]
+        capacity, balance = capacity + step * sums[0], balance + step * sums[1]
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()]), capacity, balance
 
 
 def kill_after_checkpoint(file: Path, delay: float, script: str, *arguments: str) -> bool:

@@ -1,4 +1,7 @@
-"""Trains with every kind of constraint and a checkpoint per step; run and killed by training/test_resume.py."""
+"""Trains with every kind of constraint and a checkpoint per step; run and killed by training/test_resume.py.
+
+KIND: "one" model, "many" stacked ones, or one "without labels".
+"""
 
 import sys
 from pathlib import Path
@@ -12,7 +15,7 @@ import ldf
 ROWS, FREE = 160, 40
 
 
-def train(folder: Path | None, seconds: float, many: bool) -> list[ldf.Fit]:
+def train(folder: Path | None, seconds: float, kind: str) -> list[ldf.Fit]:
     torch.set_num_threads(1)
     inputs, targets = dispatch(ROWS)
     free, _ = dispatch(FREE, seed=9)
@@ -50,11 +53,14 @@ def train(folder: Path | None, seconds: float, many: bool) -> list[ldf.Fit]:
         "checkpoint_seconds": seconds,
         "progress": False,
     }
-    if many:
+    if kind == "many":
         return ldf.fit_many(model, (inputs, targets), seeds=range(2), **options)
     torch.manual_seed(0)
+    if kind == "without labels":
+        options |= {"loss": lambda y, batch: (y - batch.inputs[:, :4]).square().mean(), "unlabelled_batch_size": 7}
+        return [ldf.fit(model(), inputs, seed=0, **options)]
     return [ldf.fit(model(), (inputs, targets), seed=0, **options)]
 
 
 if __name__ == "__main__":
-    train(Path(sys.argv[1]), 0.0, sys.argv[2] == "many")
+    train(Path(sys.argv[1]), 0.0, sys.argv[2])

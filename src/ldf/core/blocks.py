@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,18 @@ if TYPE_CHECKING:
     from .multiplier import Multiplier
 
 
+SHARP = 2.0**-50
+"""Knee of a column without smoothing, in σ's units: a power of two, so that λ/knee·knee is λ."""
+
+
 class Block(nn.Module):
     """The stacked constraints of one scope: σ [rows, K] → Σ λν, and the sums of an epoch. Rows are samples or pairs.
 
-    σ − clamp(σ, low, high) subtracts the slack. max(σ, offset + floor·σ) is max(0, σ) for floor 0, |σ| for −1, σ for 1,
-    and the augmented Lagrangian's term for floor 0 and offset −λ/ρ. All are vectors of length K.
+    σ − clamp(σ, low, high) subtracts the slack. The degree is max(σ, floor·σ), with floor 0 for max(0, σ), −1 for |σ|
+    and 1 for plain σ. Its price is the sum of a term λ·h(ν), which is smooth up to the knee δ (Huber), and ½ρν². With
+    m = clamp(σ, floor·δ, δ) and r = clamp(σ, offset, ∞), whose offset is 0 for max(0, σ), −λ/ρ for the augmented term
+    of plain σ ≤ 0 and −∞ otherwise, its slope is (λ/δ)·m + ρ·r, linear in what was clamped. All are vectors of
+    length K; λ, ρ and offset are tables [N, K] with a multiplier per row.
     """
 
     floor: Tensor
@@ -29,6 +37,9 @@ class Block(nn.Module):
     knee: Tensor
     low: Tensor
     high: Tensor
+    least: Tensor
+    most: Tensor
+    gain: Tensor
     own_floor: Tensor
     sums: Tensor
     visits: Tensor
@@ -41,12 +52,12 @@ class Block(nn.Module):
         self.multipliers = tuple(multipliers)  # a tuple, because the Lagrangian registers the modules
         self.constraints = tuple(m.constraint for m in multipliers)
         self.scope = self.constraints[0].scope
-        self.per_row = self.constraints[0].multiplier == "sample"
+        self.per_row = multipliers[0].kind == "sample"
         self.observable = all(c.observable for c in self.constraints)
         self.slackened = any(c.slack for c in self.constraints)
-        self.signed = any(c.degree == "satisfiability" for c in self.constraints)
-        self.curved = any(m.rule.curved for m in multipliers)
-        self.smoothed = any(m.rule.smooths for m in multipliers)
+        self.signed = any(m.degree == "satisfiability" for m in multipliers)
+        self.shaped = any(m.curved or m.rule.smooths for m in multipliers)
+        self.idle = False  # whether λ and ρ are 0
         self.widths = widths = [m.columns for m in multipliers]
         ends = torch.tensor(widths).cumsum(0).tolist()
         self.slices = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
@@ -60,6 +71,8 @@ class Block(nn.Module):
             buffer(name, (columns,), persistent=False)
         for name in ("weight", "offset", "curvature"):
             buffer(name, table, persistent=False)
+        for name in ("least", "most", "gain"):
+            buffer(name, (2, 1, columns), persistent=False)
         buffer("knee", (columns,))
         buffer("sums", table)
         buffer("visits", (rows or 0,) if self.per_row else ())
@@ -70,9 +83,8 @@ class Block(nn.Module):
             constraint = multiplier.constraint
             floor = -1.0 if constraint.kind == "equality" else 0.0
             self.own_floor[part] = floor
-            # The augmented term of σ ≤ 0 is bounded below by its offset.
-            bounded = constraint.kind == "inequality" and multiplier.rule.curved
-            self.floor[part] = 1.0 if constraint.degree == "satisfiability" and not bounded else floor
+            self.floor[part] = 1.0 if multiplier.degree == "satisfiability" else floor
+            self.offset[..., part] = 0.0 if float(self.floor[part][0]) == 0.0 else -math.inf
 
     def evaluate(self, side: Side) -> Tensor:
         """σ of all constraints, concatenated: [rows, K]."""
@@ -83,12 +95,10 @@ class Block(nn.Module):
         ]
         return (found[0] if len(found) == 1 else torch.cat(found, 1)).to(self.sums.dtype)
 
-    def degree(self, sigma: Tensor, offset: Tensor | None) -> Tensor:
+    def degree(self, sigma: Tensor) -> Tensor:
         """ν, or σ for degree="satisfiability", from σ with the slack subtracted: [rows, K]."""
-        if offset is None:
-            # σ times its slope (1 above zero, the floor below) is cheaper to differentiate than the maximum.
-            return sigma * sigma.detach().sign().clamp(min=self.floor)
-        return torch.maximum(sigma, torch.addcmul(offset, self.floor, sigma))
+        bounded = torch.maximum(sigma, self.offset)
+        return torch.maximum(bounded, bounded * self.floor)
 
     def relaxed(self, sigma: Tensor) -> Tensor:
         """σ − ε for inequalities; for equalities, σ shrunk towards zero by ε."""
@@ -102,11 +112,8 @@ class Block(nn.Module):
             side: the rows l.
             remember: whether to add this batch to the sums.
         """
-        sigma = self.evaluate(side)
+        sigma = self.relaxed(self.evaluate(side))
         present = self.scope.present(side.batch)
-        rows = sigma.shape[0]
-        weight, curvature = self.weight, self.curvature
-        offset = self.offset if self.curved else None
         ids = None
         if self.per_row:
             ids = getattr(side.batch, "ids", None)
@@ -114,55 +121,63 @@ class Block(nn.Module):
                 raise ConstraintError(
                     f"constraint {self.constraints[0].name!r} has a multiplier per sample: the batch needs `ids`"
                 )
-            weight = weight[ids]
-            if self.curved:
-                offset, curvature = self.offset[ids], curvature[ids]
-        sigma = self.relaxed(sigma)
-        degree = self.degree(sigma, offset)
         if present is not None:
-            sigma, degree = sigma * present[:, None], degree * present[:, None]
-        totals = degree.sum(0)
+            sigma = sigma * present[:, None]
+        price, degree = self.price(sigma, ids)
         if remember:
-            self.accumulate(sigma.detach(), degree.detach(), totals.detach(), ids, present)
-        price = self.price(degree, totals, weight, curvature)
+            self.accumulate(sigma.detach(), degree, ids, present)
         if present is not None:
             return total + price / present.sum().clamp_min(1)
-        return torch.add(total, price, alpha=1 / rows)
+        return torch.add(total, price, alpha=1 / sigma.shape[0])
 
-    def price(self, degree: Tensor, totals: Tensor, weight: Tensor, curvature: Tensor) -> Tensor:
-        """Σ_l Σ_i λ_i ν_i(l), with Huber smoothing or ½ρν² if the rule has it. degree: [rows, K]; totals: its sum."""
-        if not (self.smoothed or self.curved):
-            return (degree * weight).sum() if self.per_row else torch.dot(totals, weight)
-        with torch.no_grad():
-            value, slope = degree, torch.ones_like(degree)
-            if self.smoothed:
-                # ν²/2δ up to the knee δ, ν − δ/2 beyond it; a knee of 0 disables the smoothing.
-                rounded = self.knee > 0
-                slope = torch.where(rounded, (degree / torch.where(rounded, self.knee, 1.0)).clamp(max=1.0), 1.0)
-                value = torch.where(rounded, slope * (degree - 0.5 * self.knee * slope), degree)
-            value, slope = value * weight, slope * weight
-            if self.curved:
-                value, slope = value + 0.5 * curvature * degree.square(), slope + curvature * degree
-        # Value and slope are known: one product with both replaces backpropagation through each step above.
-        linear = (degree * slope).sum()
-        return linear + (value.sum() - linear.detach())
+    def price(self, sigma: Tensor, ids: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Σ_l Σ_i λ_i ν_i(l), with Huber smoothing and ½ρν² where a rule has them, and the degrees [rows, K].
 
-    @torch.no_grad()
-    def accumulate(
-        self, sigma: Tensor, degree: Tensor, totals: Tensor, ids: Tensor | None, present: Tensor | None
-    ) -> None:
-        """Add this batch to the epoch's sums."""
+        The slope in σ is computed along with the value, so that the graph holds a single product with σ.
+
+        Args:
+            sigma: σ with the slack subtracted, [rows, K].
+            ids: which rows these are, for a multiplier per row.
+        """
+        values = sigma.detach()
+        if not self.shaped:
+            slope = values.sign().clamp(min=self.floor)
+            degree = values * slope
+            slope = slope * (self.weight if ids is None else self.weight[ids])
+            return inner(sigma, slope), degree
+        gain, least = self.gain, self.least
+        if ids is not None:
+            gain, least = self.shape(self.weight[ids], self.curvature[ids], self.offset[ids])
+        parts = torch.clamp(values, least, self.most)
+        slopes = parts * gain
+        rest = parts[1]
+        degree = torch.maximum(rest, rest * self.floor) if self.signed else rest.abs()
+        linear = inner(sigma, slopes.sum(0))
+        # Both terms are quadratic where they are not linear: σ times the slope counts the quadratic part twice.
+        return torch.sub(linear, inner(slopes, parts), alpha=0.5), degree
+
+    def shape(self, weight: Tensor, curvature: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+        """λ/δ and ρ, and the lower bounds of m and r: both [2, rows or 1, K]."""
+        knee = torch.where(self.knee > 0, self.knee, SHARP)
+        # The same λ, rounded so that λ + ρ·offset is exactly 0.
+        weight = torch.where((self.floor > 0) & torch.isfinite(offset), -curvature * offset, weight)
+        gain = torch.stack([weight / knee, curvature])
+        least = torch.stack([(knee * self.floor).expand_as(offset), offset])
+        return (gain, least) if self.per_row else (gain[:, None], least[:, None])
+
+    def accumulate(self, sigma: Tensor, degree: Tensor, ids: Tensor | None, present: Tensor | None) -> None:
+        """Add this batch to the epoch's sums; σ and the degrees are detached."""
         violation = torch.maximum(sigma, sigma * self.own_floor) if self.signed else degree
         self.maxima.copy_(torch.maximum(self.maxima, violation.amax(0)))
-        self.violations.add_(totals if violation is degree else violation.sum(0))
+        self.violations.add_(violation.sum(0))
         self.count.add_(sigma.shape[0] if present is None else present.sum())
         if self.per_row:
             assert ids is not None
             self.sums.index_add_(0, ids, degree)
             seen = torch.ones_like(ids) if present is None else present
             self.visits.index_add_(0, ids, seen.to(self.visits.dtype))
-        elif violation is not degree:
-            self.sums.add_(totals)
+        elif self.signed:
+            self.sums.add_(degree.sum(0))
 
     def totals(self) -> tuple[list[Tensor], list[Tensor]]:
         """The tensors to sum over processes, and those to take the maximum of."""
@@ -230,15 +245,33 @@ class Block(nn.Module):
             self.high[part] = slack
             self.low[part] = -slack if constraint.kind == "equality" else slack
             # One multiplier for the whole constraint weights the mean of its columns.
-            share = 1.0 / multiplier.columns if constraint.multiplier == "constraint" else 1.0
+            share = 1.0 / multiplier.columns if multiplier.kind == "constraint" else 1.0
             self.weight[..., part] = multiplier.value * share
-            if multiplier.rule.curved:
+            if multiplier.curved:
                 penalty = multiplier.curvature
                 self.curvature[..., part] = penalty * share
-                if constraint.kind == "inequality" and constraint.degree == "satisfiability":
+                if constraint.kind == "inequality" and multiplier.degree == "satisfiability":
                     small = torch.finfo(penalty.dtype).tiny
                     self.offset[..., part] = torch.where(penalty > small, -multiplier.value / penalty, 0.0)
-            if multiplier.rule.smooths and constraint.degree == "violation" and learned:
+            if multiplier.rule.smooths and multiplier.degree == "violation" and learned:
                 means = self.violations[part] / self.count.clamp_min(1)
-                knee = means if constraint.multiplier == "column" else means.mean()
-                self.knee[part] = knee.clamp_min(multiplier.tolerance)
+                knee = means if multiplier.kind == "column" else means.mean()
+                self.knee[part] = torch.maximum(knee, multiplier.tolerance)
+        self.idle = not (bool(self.weight.any()) or bool(self.curvature.any()))
+        self.arrange()
+
+    @torch.no_grad()
+    def arrange(self) -> None:
+        """Derive the bounds and gains of a step from λ, ρ, offsets and knees, after any of these has changed."""
+        self.most[0], self.most[1] = torch.where(self.knee > 0, self.knee, SHARP), math.inf
+        if not self.per_row:
+            gain, least = self.shape(self.weight, self.curvature, self.offset)
+            self.gain.copy_(gain)
+            self.least.copy_(least)
+
+
+def inner(first: Tensor, second: Tensor) -> Tensor:
+    """Σ of the products of all entries."""
+    if torch.compiler.is_compiling():  # compiled, flat tensors would be indexed by divisions
+        return (first * second).sum()
+    return torch.dot(first.reshape(-1), second.reshape(-1))

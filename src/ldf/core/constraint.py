@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from .scope import ConstraintError, Scope
 
 Schedule = Callable[[int], float]
 """A function of k = 0, 1, …, the number of dual updates so far."""
+Degree = Literal["violation", "satisfiability"]
+Kind = Literal["constraint", "column", "sample"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +32,8 @@ class Constraint:
     sigma: Callable[[Any, Any], Tensor] = field(repr=False)
     kind: Literal["inequality", "equality"]
     scope: Scope = SAMPLES
-    degree: Literal["violation", "satisfiability"] = "violation"
-    multiplier: Literal["constraint", "column", "sample"] = "constraint"
+    degree: Degree | None = None
+    multiplier: Kind | None = None
     slack: float | Schedule = 0.0
     cap: float | None = None
     tolerance: float | None = None
@@ -42,8 +44,8 @@ class Constraint:
             raise ValueError(f"a constraint's name must be a non-empty string, got {self.name!r}")
         if not callable(self.sigma):
             raise TypeError(f"constraint {self.name!r}: σ must be a function (predictions, batch) → [batch, k]")
-        _choice(self.name, "degree", self.degree, ("violation", "satisfiability"))
-        _choice(self.name, "multiplier", self.multiplier, ("constraint", "column", "sample"))
+        _choice(self.name, "degree", self.degree, get_args(Degree))
+        _choice(self.name, "multiplier", self.multiplier, get_args(Kind))
         if not isinstance(self.scope, Scope):
             raise TypeError(f"constraint {self.name!r}: scope must be Pairs, Groups or None, got {self.scope!r}")
         if self.multiplier == "sample" and not self.scope.rowwise:
@@ -89,6 +91,8 @@ class Constraint:
 
     def _check(self, sigma: Any, rows: int, columns: int | None) -> None:
         """Raise unless σ is a floating tensor [rows, k]."""
+        if isinstance(sigma, Tensor) and sigma.shape == (rows, columns) and columns and sigma.is_floating_point():
+            return  # as in every step but the first
         if not isinstance(sigma, Tensor) or sigma.ndim != 2 or not sigma.is_floating_point():
             raise ConstraintError(
                 f"constraint {self.name!r}: its function must return a floating tensor of shape [rows, k], "
@@ -128,8 +132,8 @@ def inequality(
     sigma: Callable[[Any, Any], Tensor],
     *,
     scope: Scope | None = None,
-    degree: Literal["violation", "satisfiability"] = "violation",
-    multiplier: Literal["constraint", "column", "sample"] = "constraint",
+    degree: Degree | None = None,
+    multiplier: Kind | None = None,
     slack: float | Schedule = 0.0,
     cap: float | None = None,
     tolerance: float | None = None,
@@ -142,9 +146,10 @@ def inequality(
         sigma: (predictions, batch) → [rows, k], ≤ 0 where the constraint holds.
         scope: None (each sample), `Pairs` or `Groups`.
         degree: what λ multiplies in the loss: "violation", the violation degree ν, or "satisfiability", plain σ (λ is
-            then projected to λ ≥ 0).
-        multiplier: one for the whole "constraint" (its ν is the mean over its columns, as in the paper), one per
-            "column", or one per "sample" and column (for pairs: per pair).
+            then projected to λ ≥ 0). By default ν; the automatic rule takes plain σ for groups.
+        multiplier: one for the whole "constraint" (its ν is the mean over its columns), one per "column", or one per
+            "sample" and column (for pairs: per pair). By default one per constraint; the automatic rule has one per
+            column.
         slack: ε ≥ 0 in σ's units, a number or a function of the number of dual updates.
         cap: upper bound for |λ|.
         tolerance: a mean ν up to this counts as satisfied; by default 1/1000 of the scale of σ.
@@ -163,8 +168,8 @@ def equality(
     sigma: Callable[[Any, Any], Tensor],
     *,
     scope: Scope | None = None,
-    degree: Literal["violation", "satisfiability"] = "violation",
-    multiplier: Literal["constraint", "column", "sample"] = "constraint",
+    degree: Degree | None = None,
+    multiplier: Kind | None = None,
     slack: float | Schedule = 0.0,
     cap: float | None = None,
     tolerance: float | None = None,
@@ -193,6 +198,6 @@ def check_names(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
     return constraints
 
 
-def _choice(name: str, what: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
+def _choice(name: str, what: str, value: str | None, allowed: tuple[str, ...]) -> None:
+    if value is not None and value not in allowed:
         raise ValueError(f"constraint {name!r}: {what} must be one of {', '.join(allowed)}, got {value!r}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .batch import describe
+from .batch import Widened, describe, leaves, tree_map
 from .blocks import Block
 from .scope import ConstraintError, Scope, Side
 
@@ -107,12 +107,60 @@ class Groups(Scope):
             )
         return len(compared)
 
-    def compared(self, sigma: Tensor, batch: Any) -> Tensor:
+    def compared(self, sigma: Tensor, member: Tensor | None) -> Tensor:
         """[comparisons, 1] of the exact means over these rows; comparisons with an empty group are omitted."""
-        member = self.membership(batch).to(sigma.dtype)
-        means = (member.t() @ sigma) / member.sum(0)[:, None]  # 0/0 = NaN marks a group without rows
+        assert member is not None
+        member = member.to(sigma.dtype)
+        counts = member.sum(0)[:, None]
+        # NaN marks a group without rows; 0/0 would give the others a NaN gradient.
+        means = torch.where(counts > 0, (member.t() @ sigma) / counts.clamp_min(1), torch.nan)
         found = self.compare(means)[:, None]
         return found[~torch.isnan(found[:, 0])]
+
+    def decided(
+        self, constraint: Constraint, predictions: Any, batch: Any, settle: Callable[..., Tensor], k: int
+    ) -> Any:
+        """Change the decisions nearest to their threshold, as many of each group as the nearest rates need.
+
+        A row that changes its decision moves just across its threshold, the others stay: a threshold for each group.
+        """
+        parts = [leaf for leaf in leaves(predictions) if leaf.is_floating_point()]
+        member = self.membership(batch)
+        if len(parts) != 1 or parts[0].numel() != len(parts[0]) or int(member.sum(1).max()) > 1:
+            raise ValueError(
+                f"constraint {constraint.name!r}: a repair of `exact` needs one number per row and groups that do not "
+                f"overlap, got predictions {describe(parts[0]) if len(parts) == 1 else len(parts)}"
+            )
+
+        def decide(values: Tensor) -> Tensor:
+            moved = tree_map(lambda leaf: values.view_as(leaf) if leaf.is_floating_point() else leaf, predictions)
+            with Widened():
+                found = constraint.evaluate(moved, batch, exact=True)
+            if found.shape[1] != 1 or bool(((found != 0) & (found != 1)).any()):
+                raise ValueError(
+                    f"constraint {constraint.name!r}: a repair of `exact` needs one decision per row, 0 or 1"
+                )
+            return found[:, 0] > 0.5
+
+        y = parts[0].reshape(-1)
+        decisions = decide(y)
+        members = member.to(y.dtype)
+        counts = members.sum(0)
+        rates = (members.t() @ decisions.to(y.dtype)) / counts.clamp_min(1)
+        slack = constraint.slack_at(k)
+        if bool((constraint.violation(self.compared(decisions.to(y.dtype)[:, None], member), k) <= 0).all()):
+            return predictions
+        # Rates are multiples of 1/n: room for rounding two of them.
+        room = 1 / float(counts[counts > 0].min())
+        wanted = settle(constraint, self.compare, rates, counts, max(0.0, slack - room))
+        more = (wanted.clamp(0, 1) * counts).round() - rates * counts
+        way = _crossing(decide, y, decisions)
+        for group, change in enumerate(more.round().tolist()):
+            able = member[:, group] & (decisions == (change < 0)) & torch.isfinite(way)
+            rows = able.nonzero()[:, 0]
+            rows = rows[way[rows].abs().argsort()[: abs(int(change))]]
+            y = y.index_add(0, rows, way[rows])
+        return tree_map(lambda leaf: y.view_as(leaf) if leaf.is_floating_point() else leaf, predictions)
 
     def stack(self, name: str, multiplier: str) -> Hashable:
         """One stack per constraint."""
@@ -147,6 +195,28 @@ class Groups(Scope):
     def describe(self) -> int:
         """The number of groups."""
         return self.count
+
+
+def _crossing(decide: Callable[[Tensor], Tensor], y: Tensor, decisions: Tensor) -> Tensor:
+    """The smallest shift of each row's prediction that changes its decision; infinite if none does. [rows]
+
+    Found by doubling and bisection, in both directions. A millionth more keeps the decision if the value is rounded.
+    """
+    best = torch.full_like(y, torch.inf)
+    for sign in (1.0, -1.0):
+        far = torch.full_like(y, torch.inf)
+        for power in range(-30, 40):
+            tried = torch.full_like(y, sign * 2.0**power)
+            far = torch.where(torch.isinf(far) & (decide(y + tried) != decisions), tried, far)
+        near, known = far / 2, torch.isfinite(far)
+        near = torch.where(near.abs() <= 2.0**-31, 0.0, near)
+        for _ in range(60):
+            middle = torch.where(known, (near + far) / 2, 0.0)
+            across = decide(y + middle) != decisions
+            near, far = torch.where(across, near, middle), torch.where(across, middle, far)
+        far = torch.where(known, far + sign * 1e-6 * (y.abs() + far.abs()), far)
+        best = torch.where(far.abs() < best.abs(), far, best)
+    return best
 
 
 class GroupBlock(Block):
@@ -220,8 +290,7 @@ class GroupBlock(Block):
         """Add Σ μ ν(h(means)) to the total."""
         means = self.means(self.evaluate(side), self.member(side), remember, self.exact(side))
         sigma = self.groups.compare(means)[None]
-        degree = self.degree(self.relaxed(sigma), self.offset if self.curved else None)
-        return total + self.price(degree, degree[0], self.weight, self.curvature)
+        return total + self.price(self.relaxed(sigma))[0]
 
     def totals(self) -> tuple[list[Tensor], list[Tensor]]:
         """The tensors to sum over processes: sums and counts of every group."""
@@ -273,7 +342,7 @@ class GroupBlock(Block):
         means = torch.where(unseen[:, None], (means * seen).sum(0) / seen.sum().clamp_min(1), means)
         self.shares.copy_(self.trained_counts / self.rows_seen)
         sigma = self.relaxed(self.groups.compare(means)[None])
-        self.sums.copy_(self.degree(sigma, self.offset if self.curved else None)[0])
+        self.sums.copy_(self.degree(sigma)[0])
         violation = torch.maximum(sigma, sigma * self.own_floor)[0]
         self.violations.copy_(violation)
         self.maxima.copy_(violation)

@@ -14,8 +14,9 @@ from ..io.text import table, write_whole
 class History:
     """A table with one row per epoch.
 
-    Columns: epoch, loss, lr, seconds, and for every constraint nu_mean/…, nu_max/…, lambda/… and penalty/… (Σ λν, as it
-    entered the loss); with validation data also val_loss, val_nu_mean/…, val_nu_max/… and val/… for each metric.
+    Columns: epoch, loss, steps (of the optimiser, so far), lr, seconds, and for every constraint nu_mean/…, nu_max/…,
+    lambda/…, penalty/… (Σ λν, as it entered the loss) and excess/… (the largest mean ν of a column as a multiple of its
+    tolerance); with validation data also val_loss, val_nu_mean/…, val_nu_max/… and val/… for each metric.
 
     `history["loss"]` is a column; `pandas.DataFrame(history.rows)` makes a data frame.
 

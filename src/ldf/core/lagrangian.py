@@ -8,7 +8,7 @@ module.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from .batch import check_count, free, leaves, rows_of, tree_map
 from .blocks import Block
-from .certificate import TOLERANCE, Certificate, Tolerance, certify
+from .certificate import Certificate, Tolerance, certify
 from .constraint import Constraint, check_names
 from .distributed import all_reduce, rank, world
 from .dual import Rules, rules_for
-from .gradients import Cut, Pull, conflicts
-from .multiplier import Multiplier
+from .evidence import Evidence, evidence
+from .gradients import Cut, Jacobian, Measured, Pull, conflicts
+from .multiplier import TOLERANCE, Multiplier
 from .scope import ConstraintError, Side
 
 PairSides = tuple[Any, Any] | Mapping[str, tuple[Any, Any]] | None
@@ -47,9 +48,11 @@ class Lagrangian(nn.Module):
     Args:
         constraints: created with `inequality` and `equality`, with unique names.
         dual: one dual rule for all constraints, or a mapping by name (for separate steps for λ and μ); "auto" is
-            `Balanced()`; None monitors the constraints without enforcing them, the paper's M.
+            `Automatic()`, for groups `Levelling()`; None monitors the constraints without enforcing them (M).
         rows: N, the number of rows of the data set; required for a multiplier per sample.
         updates: total number of calls of `ascend`; required for dual="auto".
+        labelled: whether the loss compares predictions with labels. If not, it can only disagree with the constraints,
+            and dual="auto" enforces them from the start.
     """
 
     rank: Tensor
@@ -68,11 +71,12 @@ class Lagrangian(nn.Module):
         *,
         rows: int | None = None,
         updates: int | None = None,
+        labelled: bool = True,
     ) -> None:
         super().__init__()
         self.constraints = check_names(constraints)
-        self.rules = rules_for([constraint.name for constraint in self.constraints], dual)
-        self.rows, self.horizon = rows, updates
+        self.rules = rules_for(self.constraints, dual)
+        self.rows, self.horizon, self.labelled = rows, updates, labelled
         check_count(rows=rows, updates=updates)
         for constraint, rule in zip(self.constraints, self.rules, strict=True):
             if rule.warm_up and not updates:
@@ -86,7 +90,8 @@ class Lagrangian(nn.Module):
                     "pass Lagrangian(…, rows=N)"
                 )
         self.normalises = any(rule.normalise for rule in self.rules)
-        self.cuts = any(rule.cut is not None for rule in self.rules)
+        self.cuts = any(rule.cuts for rule in self.rules)
+        self.limited = False  # whether `limit` is finite
         self.multiplier_list, self.blocks = nn.ModuleList(), nn.ModuleList()
         self._stacks: tuple[Block, ...] = ()
         self.ready = self.measured = False
@@ -99,21 +104,21 @@ class Lagrangian(nn.Module):
 
         Args:
             loss: the task loss L of this batch, a scalar (a mean over its rows).
-            predictions: ŷ that the loss was computed from, [batch, …], or a tuple, list or dict of such tensors.
+            predictions: ŷ that the loss was computed from, [batch, …], or a tuple, list or mapping of such tensors.
             batch: passed unchanged to the constraint functions; with `ids` if rows are looked up by id.
             pairs: for constraints on pairs: predictions [2, pairs, …] and their batch; with several `Pairs`, a mapping
                 by name.
         """
         sides = self._sides(predictions, batch, pairs)
-        if not self.ready or (self.normalises and not self.measured and loss.requires_grad):
-            if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling():
+            if not self.ready:
                 raise RuntimeError(
                     "call lagrangian.prepare(loss, predictions, batch) before the first compiled step, and with "
                     "dual='auto' before the first step of every epoch"
                 )
+        elif not self.ready or (self.normalises and not self.measured and loss.requires_grad):
             self._prepare(loss, sides)
-        if self.cuts:
-            sides = {name: Side(tree_map(self._cut, side.predictions), side.batch) for name, side in sides.items()}
+        sides = self._seen(sides, loss)
         total = loss
         for block in self.stacks():
             side = sides.get(block.scope.name)
@@ -152,12 +157,27 @@ class Lagrangian(nn.Module):
         with torch.enable_grad():
             freed = {name: Side(free(side.predictions), side.batch) for name, side in sides.items()}
             block_of = {c.name: block for block in self.stacks() for c in block.constraints}
-            for index, constraint in enumerate(self.constraints):
-                side, found = freed.get(constraint.scope.name), None
-                if side is not None:
-                    sigma, rows = block_of[constraint.name].probe(constraint, side)
+            priced: list[tuple[slice, Jacobian]] = []
+            for index, (constraint, multiplier) in enumerate(zip(self.constraints, self._multipliers(), strict=True)):
+                part, side = self._columns_of(index), freed.get(constraint.scope.name)
+                found = None
+                self.fresh[part] = 0.0
+                if side is None:
+                    continue
+                sigma, rows = block_of[constraint.name].probe(constraint, side)
+                if multiplier.kind == "constraint":
                     found = pull.against(constraint, sigma, rows, side.predictions, k)
-                self.fresh[index] = 0.0 if found is None else found.to(self.fresh)
+                elif (columns := pull.against_columns(constraint, sigma, rows, side.predictions, k)) is not None:
+                    found, jacobian = columns
+                    if multiplier.rule.prices and constraint.scope.comparable:
+                        priced.append((part, jacobian))
+                if found is not None:
+                    self.fresh[part] = torch.stack(found, 1).to(self.fresh)
+            if priced:
+                contested = pull.contest([jacobian for _, jacobian in priced])
+                for (part, _), (conflict, price) in zip(priced, contested, strict=True):
+                    self.fresh[part, 3] = conflict.to(self.fresh)
+                    self.fresh[part, 4] = price.to(self.fresh)
         self.measured = True
 
     # ---------------------------------------------------------------- the multipliers
@@ -192,21 +212,22 @@ class Lagrangian(nn.Module):
             block.check()
         row = {"loss": float(self.loss_sum / self.loss_rows)}
         for index, multiplier in enumerate(self._multipliers()):
-            multiplier.learn(*self.fresh[index])
-        if self.cuts:
-            limits = [m.rule.cut * m.pull for m in self._multipliers() if m.rule.cut is not None]
-            self.limit.copy_(torch.stack(limits).max())
+            multiplier.learn(Measured(*self.fresh[self._columns_of(index)].unbind(1)), k, self.horizon)
         for block in self.stacks():
             block.settle()
             for multiplier, outcome, nu in zip(block.multipliers, block.outcome(), block.statistics(), strict=True):
                 row |= multiplier.ascend(*outcome, k, self.horizon, *nu)
+        if self.cuts:
+            limits = torch.stack([m.rule.cut(m.state()) * m.pull.max() for m in self._multipliers() if m.rule.cuts])
+            self.limit.copy_(limits.nan_to_num(nan=math.inf, posinf=math.inf).max())  # ∞ · 0 is no limit
+            self.limited = bool(torch.isfinite(self.limit))
         self.updates.add_(1)
         for block in self.stacks():
             block.refresh(k + 1)
             block.reset()
         for tensor in (self.loss_sum, self.loss_rows, self.fresh):
             tensor.zero_()
-        if any(rule.tracks for rule in self.rules):
+        if any(rule.measures(k + 1) for rule in self.rules):
             self.measured = False
         return row
 
@@ -220,19 +241,37 @@ class Lagrangian(nn.Module):
     @property
     def tolerances(self) -> dict[str, float]:
         """The largest mean ν that counts as satisfied, by name, in σ's units."""
-        return {m.constraint.name: m.tolerance for m in self._multipliers()}
+        return {m.constraint.name: float(m.tolerance.mean()) for m in self._multipliers()}
 
-    def certify(self, predictions: Any, batch: Any, tolerance: Tolerance = TOLERANCE) -> Certificate:
-        """Per constraint: maximum and mean ν, in σ's units, and the fraction of rows violated beyond the tolerance."""
-        k = int(self.updates) if self.ready else 0
-        return certify(self.constraints, predictions, batch, tolerance=tolerance, k=k)
+    def certify(self, predictions: Any, batch: Any, tolerance: Tolerance | None = None) -> Certificate:
+        """Per constraint: maximum and mean ν, in σ's units, and the fraction of rows violated beyond the tolerance.
+
+        Args:
+            predictions: predictions for all rows of the batch.
+            batch: the rows.
+            tolerance: by default that of training, per column: the constraint's own, or a thousandth of its scale. The
+                doctor compares the mean of ν with it, a certificate every row.
+        """
+        limits = self._limits() if tolerance is None else tolerance
+        return certify(self.constraints, predictions, batch, tolerance=limits, k=self._k())
+
+    def evidence(self, predictions: Any, batch: Any, tolerance: Tolerance | None = None) -> dict[str, Evidence]:
+        """Whether predictions exist that satisfy all constraints, by repairs of up to 64 of these rows.
+
+        Args:
+            predictions: predictions for all rows of the batch.
+            batch: the rows; targets that have the form of predictions are evaluated too.
+            tolerance: by default that of training.
+        """
+        limits = self._limits() if tolerance is None else tolerance
+        return evidence(self.constraints, predictions, batch, limits, self._k())
 
     def conflicts(self, predictions: Any, batch: Any) -> dict[tuple[str, str], float]:
         """Cosines between the gradients ∂ mean(ν)/∂ŷ of every two constraints violated by these predictions.
 
         Near −1, reducing one violation increases the other. Constraints on pairs are omitted.
         """
-        return conflicts(self.constraints, predictions, batch, int(self.updates))
+        return conflicts(self.constraints, predictions, batch, self._k())
 
     def settled(self) -> bool:
         """Whether the current model may be selected as the best, according to every dual rule."""
@@ -243,12 +282,42 @@ class Lagrangian(nn.Module):
     checks = True
     """Check every loss and name the constraint that is not finite; if False, only `ascend` checks."""
 
+    def _columns_of(self, index: int) -> slice:
+        """The rows of `fresh` that belong to a constraint's columns."""
+        ends = self.columns[:, 0].cumsum(0).tolist()
+        return slice(ends[index - 1] if index else 0, ends[index])
+
+    def _k(self) -> int:
+        """Number of dual updates so far."""
+        return int(self.updates) if self.ready else 0
+
+    def _limits(self) -> dict[str, float | Tensor]:
+        """The tolerance by name, [] or [k]; of comparisons of groups the smallest, since some may be missing."""
+        if not self.ready:
+            return {c.name: TOLERANCE if c.tolerance is None else c.tolerance for c in self.constraints}
+        return {
+            m.constraint.name: m.tolerance if m.constraint.scope.rowwise else m.tolerance.min()
+            for m in self._multipliers()
+        }
+
     def _multipliers(self) -> list[Multiplier]:
         return list(self.multiplier_list)  # type: ignore[arg-type]
 
     def stacks(self) -> tuple[Block, ...]:
         """The blocks of stacked constraints."""
         return self._stacks
+
+    def _seen(self, sides: Sides, loss: Tensor) -> Sides:
+        """The sides with limited gradients; while every λ is 0 without any, which saves a backward pass."""
+        change: Callable[[Tensor], Tensor] | None = self._cut if self.cuts else None
+        if not torch.compiler.is_compiling():  # a compiled step is one graph for all values of λ
+            if loss.requires_grad and all(block.idle for block in self.stacks()):
+                change = torch.detach
+            elif not self.limited:
+                change = None
+        if change is None:
+            return sides
+        return {name: Side(tree_map(change, side.predictions), side.batch) for name, side in sides.items()}
 
     def _cut(self, leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
@@ -291,7 +360,7 @@ class Lagrangian(nn.Module):
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=like.device))
         self.register_buffer("rank", torch.tensor(rank(), device=like.device), persistent=False)  # owner of the sums
         self.register_buffer("names", _encoded(self.constraints).to(like.device))
-        self.register_buffer("fresh", like.new_zeros(len(self.constraints), 3))
+        self.register_buffer("fresh", like.new_zeros(sum(width for width, _ in widths), len(Measured._fields)))
         self.register_buffer("limit", like.new_full((), math.inf))
         # [1], not []: torch.compile loses in-place additions to a 0-d float64 tensor.
         self.register_buffer("loss_sum", like.new_zeros(1))
@@ -299,8 +368,9 @@ class Lagrangian(nn.Module):
         stacks: dict[Hashable, list[int]] = {}
         for index, (constraint, rule) in enumerate(zip(self.constraints, self.rules, strict=True)):
             rows = constraint.scope.size(self.rows)
-            self.multiplier_list.append(Multiplier(constraint, rule, widths[index][0], rows, like))
-            stacks.setdefault(constraint.scope.stack(constraint.name, constraint.multiplier), []).append(index)
+            multiplier = Multiplier(constraint, rule, widths[index][0], rows, like, self.labelled)
+            self.multiplier_list.append(multiplier)
+            stacks.setdefault(constraint.scope.stack(constraint.name, multiplier.kind), []).append(index)
         multipliers = self._multipliers()
         self._stacks = tuple(  # in addition to the module list, which is slow to iterate over
             self.constraints[own[0]].scope.block([multipliers[i] for i in own], widths[own[0]][1], self.rows, like)
@@ -395,6 +465,7 @@ def _after_load(module: nn.Module, keys: Any) -> None:
     if isinstance(module, Lagrangian) and module.ready:
         for block in module.stacks():
             block.refresh(int(module.updates), learned=False)
+        module.limited = bool(torch.isfinite(module.limit))
         module.rank.fill_(rank())
-        known = all(float(multiplier.scale) > 0 for multiplier in module._multipliers())
-        module.measured = bool(module.fresh.any()) or (known and not any(rule.tracks for rule in module.rules))
+        wanted = any(rule.measures(int(module.updates)) for rule in module.rules)
+        module.measured = bool(module.fresh.any()) or not wanted

@@ -76,8 +76,7 @@ class Pairs(Scope):
         partners = place[self.indices.cpu()].t()  # [2, P]
         numbers = (partners >= 0).all(0).nonzero()[:, 0]
         partners = partners[:, numbers]
-        chosen = {name: column[partners.to(column.device)] for name, column in columns.items()}
-        both = tree_map(lambda leaf: leaf[partners.to(leaf.device)], predictions)
+        both, chosen = tree_map(lambda leaf: leaf[partners.to(leaf.device)], (predictions, columns))
         return Side(both, Batch(ids=numbers, **chosen))
 
     def stack(self, name: str, multiplier: str) -> Hashable:
@@ -127,7 +126,7 @@ class Pool:
         both: Tensor = self.indices[numbers].mT
         return self.rows.expand(*numbers.shape[:-1], -1) if self.whole else both.flatten(-2)
 
-    def side(self, given: Tensor, predictions: Any, columns: dict[str, Tensor]) -> Side:
+    def side(self, given: Tensor, predictions: Any, columns: dict[str, Any]) -> Side:
         """Both partners of the pairs with these numbers (−1 for padding), from the predictions for `rows_of`."""
         numbers = given.clamp(min=0)
         place = self.place[numbers].mT if self.whole else torch.arange(2 * len(numbers)).view(2, -1)

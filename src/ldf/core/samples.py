@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Samples(Scope):
     """Each row of the batch on its own; the default scope of a constraint."""
 
+    apart = True
+
     def __repr__(self) -> str:
         return "Samples()"
 

@@ -7,7 +7,7 @@ it is certified.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from .batch import rows_of
 
 if TYPE_CHECKING:
     from .blocks import Block
+    from .constraint import Constraint
     from .multiplier import Multiplier
     from .pairs import Pool
 
@@ -41,6 +42,13 @@ class Scope(ABC):
     """What a row of σ refers to."""
     rowwise: bool = True
     """Whether each row of σ is a separate constraint, which may have its own multiplier."""
+    apart: bool = False
+    """Whether each row of σ depends on its own row of the predictions only, so that rows can be repaired one by one."""
+
+    @property
+    def comparable(self) -> bool:
+        """Whether a row of σ can be compared with the loss of the same row."""
+        return self.rowwise and self.name is None
 
     def rows(self, predictions: Any) -> int:
         """The number of rows σ must have for these predictions."""
@@ -62,9 +70,27 @@ class Scope(ABC):
         """Everything that can be evaluated on these rows, for a certificate."""
         return Side(predictions, batch)
 
-    def compared(self, sigma: Tensor, batch: Any) -> Tensor:
-        """σ [rows, k] as certified, from the function's value on these rows."""
+    def membership(self, batch: Any) -> Tensor | None:
+        """What `compared` needs to know of these rows, one entry per row; None if nothing."""
+        return None
+
+    def compared(self, sigma: Tensor, member: Tensor | None) -> Tensor:
+        """σ [rows, k] as certified, from the function's value and the membership of the same rows."""
         return sigma
+
+    def decided(
+        self, constraint: Constraint, predictions: Any, batch: Any, settle: Callable[..., Tensor], k: int
+    ) -> Any:
+        """Predictions moved so that `exact` satisfies the constraint; only scopes that allow `exact` need it.
+
+        Args:
+            constraint: the constraint, with `exact`.
+            predictions: predictions for all rows of the batch.
+            batch: the rows.
+            settle: (constraint, compare, rates [G], weights [G], slack) → the nearest rates that satisfy it, [G].
+            k: number of dual updates so far, for a slack schedule.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def stack(self, name: str, multiplier: str) -> Hashable:
