@@ -4,11 +4,13 @@ from .core.batch import Batch
 from .core.certificate import Certificate, certify
 from .core.constraint import Constraint, equality, inequality
 from .core.doctor import Diagnosis, doctor
-from .core.dual import Adam, Ascent, Augmented, Balanced, Dual, Fixed, NuPI
+from .core.dual import Adam, Ascent, Augmented, Automatic, Balanced, Dual, Fixed, Levelling, NuPI
+from .core.evidence import Evidence
 from .core.groups import Groups
 from .core.history import History
 from .core.lagrangian import Lagrangian
 from .core.pairs import Pairs
+from .core.repair import Repaired, repair
 from .core.samplers import PairBatches, StratifiedBatches
 from .core.scope import ConstraintError
 from .io.checkpoint import CheckpointError
@@ -22,6 +24,7 @@ __all__ = [
     "Adam",
     "Ascent",
     "Augmented",
+    "Automatic",
     "Balanced",
     "Batch",
     "Certificate",
@@ -30,14 +33,17 @@ __all__ = [
     "ConstraintError",
     "Diagnosis",
     "Dual",
+    "Evidence",
     "Fit",
     "Fixed",
     "Groups",
     "History",
     "Lagrangian",
+    "Levelling",
     "NuPI",
     "PairBatches",
     "Pairs",
+    "Repaired",
     "StratifiedBatches",
     "certify",
     "doctor",
@@ -45,5 +51,6 @@ __all__ = [
     "fit",
     "fit_many",
     "inequality",
+    "repair",
     "report",
 ]

@@ -111,12 +111,18 @@ def run(rule, dtype, compiled, prepares):
 
 @pytest.mark.parametrize(
     ("rule", "dtype"),
-    [(ldf.Ascent(1e-2), torch.float32), (ldf.Ascent(1e-2), torch.float64), (ldf.Balanced(), torch.float32)],
+    [
+        (ldf.Ascent(1e-2), torch.float32),
+        (ldf.Ascent(1e-2), torch.float64),
+        (ldf.Balanced(), torch.float32),
+        ("auto", torch.float32),
+    ],
     ids=str,
 )
 def test_compiled_step_is_one_graph_and_agrees_with_eager(rule, dtype):
-    # Balanced() measures again in every epoch, Ascent(1e-2) once.
-    prepares = {(epoch, 0) for epoch in range(EPOCHS if rule == ldf.Balanced() else 1)}
+    # Ascent measures before updates 0, 1, 2, 4, …, the others before every one.
+    measures = (ldf.Automatic() if rule == "auto" else rule).measures
+    prepares = {(epoch, 0) for epoch in range(EPOCHS) if measures(epoch)}
     expected = run(rule, dtype, compiled=False, prepares=set())
     with no_recompilation():
         found = run(rule, dtype, compiled=True, prepares=prepares)
@@ -388,6 +394,8 @@ def assert_multipliers_of_one_process(found, scenario):
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.keys() == theirs.keys()
         for name, value in theirs.items():
+            if name.startswith("excess"):  # a multiple of the tolerance, which each process measures on its own rows
+                continue
             torch.testing.assert_close(ours[name], value, rtol=1e-5, atol=1e-9, msg=lambda text: f"{name}: {text}")
     for constraint in SCENARIOS[scenario][0]():
         assert bool((expected[-1][constraint.name] != 0).any()), constraint.name

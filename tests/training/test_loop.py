@@ -1,11 +1,11 @@
 """fit: training, selection of the best iterate, and rejected input."""
 
-import functools
+import copy
 import math
 
 import pytest
 import torch
-from helpers import dispatch, dispatch_constraints, network
+from helpers import algorithm_1, dispatch, dispatch_constraints, network
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -35,7 +35,7 @@ def weights(done: ldf.Fit) -> Tensor:
 def test_the_automatic_rule_lowers_violations_at_no_cost_in_loss() -> None:
     inputs, targets = dispatch(1000, seed=1)
     found = {}
-    for name, dual in {"M": None, "auto": ldf.Balanced()}.items():
+    for name, dual in {"M": None, "auto": "auto"}.items():
         done = fit(dual, data=dispatch(1000), epochs=60, schedule="cosine")
         with torch.no_grad():
             predictions = done.model(inputs)
@@ -73,25 +73,7 @@ def test_algorithm_1_by_hand() -> None:
     inputs, targets = dispatch(96)
     step = 1e-3
     done = fit(ldf.Ascent(step, normalise=False), data=(inputs, targets), epochs=3, batch_size=32)
-
-    torch.manual_seed(0)
-    model = network()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    capacity = balance = 0.0
-    for epoch in range(3):
-        order = ldf.core.samplers.shuffled(torch.arange(96), 32, ldf.core.samplers.epoch_generator(0, epoch))
-        sums = [0.0, 0.0]
-        for rows in order:
-            y = model(inputs[rows])
-            g = (y - inputs[rows, :4]).clamp_min(0).mean(1)
-            h = (y.sum(1) - inputs[rows].sum(1)).abs()
-            loss = mse(y, targets[rows]) + capacity * g.mean() + balance * h.mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            sums = [sums[0] + float(g.detach().sum()), sums[1] + float(h.detach().sum())]
-        capacity, balance = capacity + step * sums[0], balance + step * sums[1]
-    hand = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    hand, capacity, balance = algorithm_1((inputs, targets), step, epochs=3)
     torch.testing.assert_close(weights(done), hand, rtol=1e-4, atol=1e-6)
     assert float(done.multipliers["capacity"]) == pytest.approx(capacity, rel=1e-4)
     assert float(done.multipliers["balance"]) == pytest.approx(balance, rel=1e-4)
@@ -107,7 +89,7 @@ def test_algorithm_2_samples_pairs_and_groups_in_one_run() -> None:
         ldf.inequality("monotone", lambda y, pair: y[0].sum(1, True) - y[1].sum(1, True), scope=pairs),
         ldf.equality("parity", lambda y, batch: y[:, :1], scope=ldf.Groups(group)),
     ]
-    rules = {"capacity": 0.1, "balance": 0.1, "monotone": 0.2, "parity": 5.0}
+    rules = {"capacity": 1.0, "balance": 0.1, "monotone": 0.2, "parity": 5.0}
     duals = {name: ldf.Ascent(step) for name, step in rules.items()}
     base = fit(None, data=(inputs, targets), constraints=constraints, epochs=40)
     done = fit(duals, data=(inputs, targets), constraints=constraints, epochs=40)
@@ -284,15 +266,6 @@ def test_predictions_may_be_a_dict_and_inputs_several() -> None:
     assert done.history["nu_mean/positive"][-1] < 0.5 * done.history["nu_mean/positive"][0]
 
 
-def test_a_compiled_fit_agrees_with_an_eager_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch._dynamo.reset()
-    # The default backend needs a C++ compiler; this one traces and differentiates the same graph without one.
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    eager, compiled = (fit(ldf.Ascent(0.1), epochs=3, compile=flag) for flag in (False, True))
-    torch.testing.assert_close(weights(eager), weights(compiled), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(eager.multipliers["balance"], compiled.multipliers["balance"], rtol=1e-4, atol=1e-6)
-
-
 def test_schedules() -> None:
     done = fit(None, schedule="cosine")
     assert done.history["lr"][-1] == pytest.approx(0.0, abs=1e-9)
@@ -352,3 +325,64 @@ def test_a_loss_that_is_not_scalar_or_not_finite_is_refused() -> None:
         ldf.fit(network(), dispatch(), loss=lambda y, t: (y - t) ** 2, epochs=1, progress=False)
     with pytest.raises(ValueError, match="task loss is nan"):
         ldf.fit(network(), dispatch(), loss=lambda y, t: mse(y, t) * math.nan, epochs=1, progress=False)
+
+
+# ---------------------------------------------------------------- callbacks
+
+
+def test_callbacks_see_every_epoch_and_end_the_training() -> None:
+    seen: list[int] = []
+
+    def watch(done: ldf.Fit) -> str:
+        assert not done.model.training
+        assert done.history.rows[-1]["epoch"] == len(done.history)
+        assert set(done.multipliers) == {"capacity", "balance"}
+        assert done.doctor()["balance"].constraint == "balance"
+        seen.append(len(done.history))
+        torch.rand(5)  # random numbers of a callback do not change the training
+        return "text is ignored"
+
+    model = nn.Sequential(nn.Linear(5, 16), nn.Dropout(0.2), nn.Linear(16, 4))
+    start = copy.deepcopy(model)
+    plain = fit(ldf.Ascent(0.1), model=copy.deepcopy(start), epochs=3)
+    watched = fit(ldf.Ascent(0.1), model=copy.deepcopy(start), epochs=3, callbacks=watch)
+    assert seen == [1, 2, 3]
+    assert torch.equal(weights(plain), weights(watched))
+    assert not plain.stopped_early
+    assert watched.model.training == plain.model.training
+    seen.clear()
+    stopped = fit(
+        ldf.Ascent(0.1), model=copy.deepcopy(start), epochs=9, callbacks=[watch, lambda done: len(done.history) == 3]
+    )
+    assert seen == [1, 2, 3]
+    assert stopped.stopped_early
+    assert (len(stopped.history), stopped.best_epoch) == (3, 3)
+    assert torch.equal(weights(stopped), weights(plain))
+    early = fit("auto", validation=0.25, epochs=50, callbacks=lambda done: True)
+    assert (len(early.history), early.best_epoch) == (1, 1)
+    with pytest.raises(TypeError, match="callbacks must be functions of the fit so far, got 3"):
+        fit(callbacks=[3])
+
+
+def test_callbacks_of_stacked_models() -> None:
+    """Each run has its own model and label; all end together, once all agree."""
+    inputs, targets = dispatch(64)
+    seen: list[tuple[int, int, float]] = []
+
+    def watch(done: ldf.Fit) -> bool:
+        seen.append((done.label["seed"], len(done.history), float(mse(done.model(inputs), targets))))
+        return len(done.history) >= 2 + done.label["seed"]
+
+    options = {"loss": mse, "constraints": dispatch_constraints(), "dual": ldf.Ascent(0.1), "progress": False}
+    runs = ldf.fit_many(network, (inputs, targets), seeds=[0, 1], epochs=9, callbacks=watch, **options)
+    assert [(seed, epoch) for seed, epoch, _ in seen] == [(seed, epoch) for epoch in (1, 2, 3) for seed in (0, 1)]
+    assert all(run.stopped_early and len(run.history) == 3 for run in runs)
+    for seed, run in enumerate(runs):
+        torch.manual_seed(seed)
+        losses: list[float] = []
+        ldf.fit(
+            network(), (inputs, targets), seed=seed, epochs=3, **options,
+            callbacks=lambda done: losses.append(float(mse(done.model(inputs), targets))),
+        )  # fmt: skip
+        assert [loss for own, _, loss in seen if own == seed] == pytest.approx(losses, rel=1e-4)
+        assert float(mse(run.model(inputs), targets).detach()) == pytest.approx(losses[-1], rel=1e-4)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import dispatch, dispatch_constraints, network
+from helpers import dispatch, dispatch_constraints, every_scope, network
 from torch import Tensor, nn
 
 import ldf
@@ -18,19 +18,6 @@ mse = nn.functional.mse_loss
 
 def weights(done: ldf.Fit) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in done.model.parameters()])
-
-
-def every_scope(rows: int) -> list[ldf.Constraint]:
-    generator = torch.Generator().manual_seed(3)
-    pairs = ldf.Pairs(torch.randint(0, rows, (2 * rows, 2), generator=generator))
-    group = (torch.rand(rows, generator=generator) < 0.2).long()
-    return [
-        *dispatch_constraints(),
-        ldf.inequality("bound", lambda y, b: y - 0.5, multiplier="column", degree="satisfiability", slack=0.05),
-        ldf.equality("own", lambda y, b: y[:, :1] - y[:, 1:2], multiplier="sample"),
-        ldf.inequality("monotone", lambda y, p: y[0] - y[1], scope=pairs, multiplier="sample"),
-        ldf.equality("parity", lambda y, b: y[:, :1], scope=ldf.Groups(group)),
-    ]
 
 
 def test_fit_many_equals_separate_fits_for_every_scope_rule_and_seed() -> None:
@@ -266,18 +253,19 @@ def test_rows_used_only_in_pairs_are_predicted_once() -> None:
     assert sum(int((ids >= 24).sum()) for ids in needed) == 40, "each once in an epoch"
     assert sorted(torch.cat([step["pairs/pairs"] for step in steps]).tolist()) == list(range(20))
 
-    steps = planned([monotone, *dispatch_constraints()]).plan(0, 0)
-    assert [set(step) for step in steps] == [{"ids", "free", "pairs/pairs"}] * 3
-    assert sorted(torch.cat([step["free"] for step in steps]).tolist()) == list(range(24, 64))
+    task = planned([monotone, *dispatch_constraints()])
+    steps = [step for epoch in range(5) for step in task.plan(0, epoch)]  # 5·3 steps of 8 rows: three passes
+    assert [set(step) for step in steps] == [{"ids", "free", "pairs/pairs"}] * 15
+    assert torch.cat([step["free"] for step in steps]).bincount().tolist() == [0] * 24 + [3] * 40
 
 
 def test_every_run_uses_all_unlabelled_rows() -> None:
     subsets = [torch.arange(0, 12), torch.arange(12, 24)]
     task = planned(dispatch_constraints(), subsets)
     for run, subset in enumerate(subsets):
-        steps = task.plan(run, 0)
-        assert torch.equal(torch.cat([step["ids"] for step in steps]).sort().values, subset)
-        assert sorted(torch.cat([step["free"] for step in steps]).tolist()) == list(range(24, 64))
+        assert torch.equal(torch.cat([step["ids"] for step in task.plan(run, 0)]).sort().values, subset)
+        free = [step["free"] for epoch in range(5) for step in task.plan(run, epoch)]  # 5·2 steps of 8 rows: two passes
+        assert torch.cat(free).bincount().tolist() == [0] * 24 + [2] * 40
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,12 @@ def same(first: ldf.Fit, second: ldf.Fit) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "least"),
-    [("one", 2), ("many", 1), *[pytest.param(kind, 4, marks=pytest.mark.soak) for kind in ("one", "many")]],
+    [
+        ("one", 2),
+        ("many", 1),
+        ("without labels", 1),
+        *[pytest.param(kind, 4, marks=pytest.mark.soak) for kind in ("one", "many", "without labels")],
+    ],
 )
 def test_a_killed_and_resumed_run_is_bit_identical_to_an_uninterrupted_one(
     tmp_path: Path, kind: str, least: int
@@ -47,7 +52,7 @@ def test_a_killed_and_resumed_run_is_bit_identical_to_an_uninterrupted_one(
             break
     assert kills >= min(least, 3)
     assert any(done for _, done in written), "at least one kill must be within an epoch"
-    resumed, whole = train(tmp_path, 0.0, kind == "many"), train(None, 0.0, kind == "many")
+    resumed, whole = train(tmp_path, 0.0, kind), train(None, 0.0, kind)
     for a, b in zip(resumed, whole, strict=True):
         same(a, b)
 
@@ -57,7 +62,7 @@ def fit(folder: Path, epochs: int = 4, **options) -> ldf.Fit:
     return ldf.fit(
         options.pop("model", None) or network(),
         options.pop("data", None) or dispatch(96),
-        loss=mse,
+        loss=options.pop("loss", mse),
         constraints=options.pop("constraints", dispatch_constraints()),
         dual=options.pop("dual", ldf.Ascent(0.1)),
         epochs=epochs,
@@ -110,6 +115,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
         ({"constraints": dispatch_constraints()[:1]}, "constraints: "),
         ({"model": network(width=8)}, "model: "),
         ({"seed": 1}, "seed: 0 there, 1 here"),
+        ({"compile": True}, "compile: False there, True here"),
     ],
 )
 def test_the_checkpoint_of_another_problem_is_refused(tmp_path: Path, change: dict, named: str) -> None:
@@ -182,6 +188,51 @@ def test_multipliers_that_ascend_by_held_out_rows_resume_bit_for_bit(tmp_path: P
             same(ours, theirs)
     assert stops >= 4
     assert len(set(whole[0].history["lambda/parity"])) > 1
+
+
+def test_without_labels_other_data_or_batches_are_another_problem(tmp_path: Path) -> None:
+    inputs, targets = dispatch(96)
+
+    def objective(y: Tensor, batch: ldf.Batch) -> Tensor:
+        return (y - batch.inputs[:, :4]).square().mean()
+
+    options = {"data": {"inputs": inputs}, "loss": objective, "unlabelled": dispatch(200, seed=9)[0]}
+    first = fit(tmp_path, **options)
+    same(first, fit(tmp_path, **options))
+    for change, named in (
+        ({"data": {"inputs": inputs + 1}}, "data: "),
+        ({"data": {"inputs": inputs, "targets": targets}}, "data: "),
+        ({"unlabelled_batch_size": 5}, "unlabelled_batch_size: None there, 5 here"),
+        ({"validation": DataLoader(inputs, batch_size=8)}, "validation: None there, 'DataLoader of 12 batches' here"),
+    ):
+        with pytest.raises(ldf.CheckpointError, match=f"another problem.*{named}"):
+            fit(tmp_path, **options | change)
+
+
+def test_a_run_that_a_callback_ended_is_not_trained_again(tmp_path: Path) -> None:
+    first = fit(tmp_path, callbacks=lambda done: len(done.history) == 2)
+    assert first.stopped_early
+    calls: list[int] = []
+    again = fit(tmp_path, callbacks=lambda done: calls.append(1))
+    same(first, again)
+    assert again.stopped_early
+    assert calls == []
+
+
+def test_callbacks_see_a_resumed_history(tmp_path: Path) -> None:
+    """Interrupted by an error in the callback itself: the epoch is trained again and the callback called again."""
+    seen: list[int] = []
+
+    def failing(done: ldf.Fit) -> None:
+        seen.append(len(done.history))
+        if seen.count(3) == 1 and len(done.history) == 3:
+            raise StopError
+
+    with pytest.raises(StopError):
+        fit(tmp_path, callbacks=failing, checkpoint_seconds=0.0)
+    resumed = fit(tmp_path, callbacks=failing, checkpoint_seconds=0.0)
+    assert seen == [1, 2, 3, 3, 4]
+    same(resumed, fit(tmp_path / "whole"))
 
 
 def test_damaged_and_foreign_files_are_refused_and_left_alone(tmp_path: Path) -> None:

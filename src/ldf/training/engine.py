@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Data, free, leaves, tree_map
+from ..core.batch import Batch, Data, free, join
 from ..core.lagrangian import Lagrangian
 from .settings import Settings
 from .task import LoaderTask, Parts, Task
@@ -25,6 +25,17 @@ class Engine(Protocol):
     lagrangians: list[Lagrangian]
     stacked: bool
     """Whether a step contains the rows of all models, [R, …]."""
+    pays: int
+    """Number of steps from which compiling pays: it takes 10 to 30 s, and saves .3 ms per step or more."""
+
+    def parameters(self) -> list[Tensor]:
+        """The weights to train."""
+
+    def changed(self) -> list[Tensor]:
+        """Buffers that a step changes."""
+
+    def gradients(self, step: Any) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """L + Σ λν and its gradient for every weight, as a function that can be compiled."""
 
     def backward(self, step: Any) -> None:
         """Compute the gradient of L + Σ λν for every weight; with several models, each for its own."""
@@ -34,6 +45,9 @@ class Engine(Protocol):
 
     def predict(self, data: Data, ids: Sequence[Tensor]) -> list[Any]:
         """Predictions of every model for its own rows."""
+
+    def answer(self, batch: Batch) -> list[Any]:
+        """Predictions of every model for the same rows, in eval mode."""
 
     def weights(self, run: int) -> dict[str, Tensor]:
         """Current weights and buffers of one model."""
@@ -52,13 +66,11 @@ class Single:
     """A single model."""
 
     stacked = False
+    pays = 60_000
 
-    def __init__(
-        self, settings: Settings, model: nn.Module, lagrangian: Lagrangian, task: Task | LoaderTask, compile: bool
-    ) -> None:
+    def __init__(self, settings: Settings, model: nn.Module, lagrangian: Lagrangian, task: Task | LoaderTask) -> None:
         self.settings, self.model, self.lagrangians, self.task = settings, model, [lagrangian], task
         model.train()
-        self._gradients = torch.compile(self._graph) if compile else None
 
     def parameters(self) -> list[Tensor]:
         """The weights to train."""
@@ -70,17 +82,18 @@ class Single:
         total: Tensor = self.lagrangians[0](*self.task.parts(predictions, step, batch))
         return total
 
-    def _graph(self, step: Any) -> tuple[Tensor | None, ...]:
-        """Forward and backward pass as one function, so that it compiles to one graph."""
-        return torch.autograd.grad(self._step(step), self.parameters(), allow_unused=True)
-
     def backward(self, step: Any) -> None:
         """∂(L + Σ λν)/∂w."""
-        if self._gradients is None:
-            self._step(step).backward()
-            return
-        for parameter, gradient in zip(self.parameters(), self._gradients(step), strict=True):
-            parameter.grad = gradient
+        self._step(step).backward()
+
+    def gradients(self, step: Any) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """Forward and backward pass as one function."""
+        total = self._step(step)
+        return total, torch.autograd.grad(total, self.parameters(), allow_unused=True)
+
+    def changed(self) -> list[Tensor]:
+        """Buffers of model and Lagrangian."""
+        return [*self.model.buffers(), *self.lagrangians[0].buffers()]
 
     def measure(self, step: Any) -> None:
         """Measure in eval mode, so that no random numbers are consumed."""
@@ -93,9 +106,12 @@ class Single:
 
     def predict(self, data: Data, ids: Sequence[Tensor]) -> list[Any]:
         """Predictions in eval mode, a few thousand rows at a time."""
+        return [join([self.answer(data.take(some, targets=False))[0] for some in chunks(ids[0])])]
+
+    def answer(self, batch: Batch) -> list[Any]:
+        """Predictions in eval mode."""
         with evaluating(self.model), torch.no_grad():
-            parts = [self.settings.forward(self.model, data.take(some, targets=False)) for some in chunks(ids[0])]
-        return [join(parts)]
+            return [self.settings.forward(self.model, batch)]
 
     def weights(self, run: int) -> dict[str, Tensor]:
         """The model's state dict."""
@@ -137,14 +153,6 @@ def chunks(ids: Tensor) -> Sequence[Tensor]:
     return parts
 
 
-def join(parts: Sequence[Any], dim: int = 0) -> Any:
-    """Concatenate the predictions of several chunks."""
-    if len(parts) == 1:
-        return parts[0]
-    flat = iter([torch.cat(group, dim) for group in zip(*(leaves(part) for part in parts), strict=True)])
-    return tree_map(lambda _: next(flat), parts[0])
-
-
 def pack(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Merge state dicts into one, each under its own prefix."""
     return {f"{prefix}.{name}": value for prefix, part in parts.items() for name, value in part.items()}
@@ -154,16 +162,6 @@ def unpack(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The state dict packed under this prefix."""
     start = f"{prefix}."
     return {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
-
-
-@contextmanager
-def compiling(wanted: bool) -> Iterator[None]:
-    """Compile the backward pass into the step's graph: the overhead of two graphs would cancel the gain."""
-    if not wanted:
-        yield
-        return
-    with torch._dynamo.config.patch(trace_autograd_ops=True):
-        yield
 
 
 @contextmanager

@@ -12,24 +12,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Data, describe
+from ..core.batch import Data, Rows, describe
 from ..core.constraint import Constraint, check_names
-from ..core.dual import Rules
+from ..core.dual import Rules, rules_for
 from ..core.lagrangian import Lagrangian
 from ..core.samplers import epoch_generator
 from ..io.checkpoint import as_bytes
 from .engine import Single
-from .fitting import Fit, own_random_numbers, trained
+from .fitting import Callback, Fit, as_tuple, own_random_numbers, trained
 from .loop import Loop
 from .resume import shapes
-from .settings import Forward, Labelled, Loss, MakeOptimizer, MakeSchedule, Metric, Settings, Unlabelled, call_on_inputs
+from .settings import Forward, Loss, MakeOptimizer, MakeSchedule, Metric, Settings, Unlabelled, call_on_inputs
 from .stacked import Stacked
-from .task import Task
+from .task import Task, plan_updates
 
 
 def fit_many(
     factory: Callable[[], nn.Module],
-    data: Labelled,
+    data: Rows,
     *,
     loss: Loss,
     constraints: Iterable[Constraint] = (),
@@ -44,17 +44,20 @@ def fit_many(
     lr: float = 1e-3,
     optimizer: MakeOptimizer | None = None,
     schedule: Literal["cosine"] | MakeSchedule | None = None,
-    validation: float | Labelled | None = None,
+    validation: float | Rows | Iterable[Any] | None = None,
     keep: Literal["best", "last"] = "best",
     metrics: Mapping[str, Metric] | None = None,
     unlabelled: Unlabelled | None = None,
+    unlabelled_batch_size: int | None = None,
     stratify: Tensor | None = None,
     update_every: int | None = None,
     ascend_on: Literal["training", "held-out"] = "training",
     forward: Forward | None = None,
+    compile: bool | Literal["auto"] = "auto",
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 30.0,
     progress: bool | None = None,
+    callbacks: Callback | Iterable[Callback] = (),
 ) -> list[Fit]:
     """Train one model for every seed, dual rule and fold, all at once; each result is that of a separate `fit`.
 
@@ -63,18 +66,21 @@ def fit_many(
 
     Args:
         factory: creates a model; called once per run, under the run's seed.
-        data: (inputs, targets) or a mapping of columns, in memory.
+        data: inputs, (inputs, targets) or a mapping of columns, in memory.
         duals: several rules to try, or a list of rules for each seed; use `dual` for a single rule.
         seeds: random seeds for weights and batches.
         folds: K-fold cross-validation: every seed and rule is trained K times, each time without one K-th of the rows,
             on which it is validated (rows left over by the division are always trained on).
         subsets: for each seed, the labelled rows that its runs use; all subsets have the same size.
         held_out: for each seed, the rows to validate on and exclude from training; all sets have the same size.
-        loss, constraints, epochs, batch_size, lr, optimizer, schedule, validation, keep, metrics, unlabelled, stratify,
-            update_every, ascend_on, forward, checkpoint, checkpoint_seconds, progress: as for `fit`. If `stratify`
-            gives batches of different sizes in different folds, all are truncated to the shortest. With folds and
-            ascend_on="held-out" the folds of a seed and rule share their multipliers, which are updated from the
-            out-of-fold predictions of all rows.
+        callbacks: as for `fit`, called after every epoch for each run; training ends once True was returned for all
+            runs in the same epoch.
+        loss, constraints, epochs, batch_size, lr, optimizer, schedule, validation, keep, metrics, unlabelled,
+            unlabelled_batch_size, stratify, update_every, ascend_on, forward, compile, checkpoint, checkpoint_seconds,
+            progress: as for `fit`; "auto" compiles R models from 200 000/R steps on. If `stratify` gives batches of
+            different sizes in different folds, all are truncated to the shortest. With folds and ascend_on="held-out"
+            the folds of a seed and rule share their multipliers, which are updated from the out-of-fold predictions of
+            all rows.
 
     Returns:
         One `Fit` per run, seeds outermost and folds innermost, with the run in `.label` and its fold in `.held_out`.
@@ -85,7 +91,7 @@ def fit_many(
     >>> runs = fit_many(lambda: nn.Linear(3, 3), (inputs, inputs), loss=nn.functional.mse_loss, constraints=[balance],
     ...                 duals=[None, ldf.Ascent(0.1)], seeds=range(2), epochs=3)
     >>> [(run.label["seed"], run.label["dual"]) for run in runs][:2]
-    [(0, None), (0, Ascent(step=0.1, normalise=True, reduce='mean', initial=0.0))]
+    [(0, None), (0, Ascent(step=0.1, normalise=True, reduce='mean', initial=0.0, remeasure=True))]
     """
     settings = Settings(
         loss=loss,
@@ -99,6 +105,7 @@ def fit_many(
         keep=keep,
         metrics=dict(metrics or {}),
         unlabelled=unlabelled,
+        unlabelled_batch_size=unlabelled_batch_size,
         stratify=stratify,
         update_every=update_every,
         ascend_on=ascend_on,
@@ -106,6 +113,7 @@ def fit_many(
         checkpoint=checkpoint,
         checkpoint_seconds=checkpoint_seconds,
         progress=progress,
+        callbacks=as_tuple(callbacks),
     )
     if sum(given is not None for given in (folds, held_out, validation)) > 1:
         raise ValueError("folds, held_out and validation each hold rows out: give only one of them")
@@ -120,12 +128,16 @@ def fit_many(
     if first is None:
         raise ValueError("the model has no trainable parameters")
     task = Task(settings, source.to(first.device), runs.seeds, out, own)
-    updates = epochs * task.updates_per_epoch
-    lagrangians = [Lagrangian(settings.constraints, rule, rows=task.rows, updates=updates) for _, rule, _ in runs.plan]
+    rules = [rule for _, given, _ in runs.plan for rule in rules_for(settings.constraints, given)]
+    updates = plan_updates(task, rules)
+    lagrangians = [
+        Lagrangian(settings.constraints, rule, rows=task.rows, updates=updates, labelled=task.labelled)
+        for _, rule, _ in runs.plan
+    ]
     # A single run has nothing to stack, and its plain step is cheaper.
     engine: Single | Stacked
     if len(models) == 1:
-        engine = Single(settings, models[0], lagrangians[0], task, compile=False)
+        engine = Single(settings, models[0], lagrangians[0], task)
     else:
         engine = Stacked(settings, models, lagrangians, task)
     facts: dict[str, Any] = {
@@ -137,11 +149,8 @@ def fit_many(
         known = [*own, *(out or [])]
         facts["subsets"] = hashlib.sha256(b"".join(as_bytes(rows) for rows in known)).hexdigest()[:16]
     with own_random_numbers(runs.seeds[0], first.device):
-        loop = Loop(engine, task, settings.optimizer_of(engine.parameters()), facts, runs.teams)
-        fits = trained(loop)
-    for one, (seed, rule, fold) in zip(fits, runs.plan, strict=True):
-        one.label = {"seed": seed, "dual": rule, "fold": fold}
-    return fits
+        loop = Loop(engine, task, settings.optimizer_of(engine.parameters()), facts, runs.teams, compile)
+        return trained(loop, [{"seed": seed, "dual": rule, "fold": fold} for seed, rule, fold in runs.plan])
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ class Place:
     done: int = 0
     """Completed steps of the current epoch."""
     stopped: bool = False
-    """Whether patience has run out."""
+    """Whether patience or a callback ended the training."""
 
 
 class Saved:
@@ -74,6 +74,7 @@ class Saved:
             "loss": getattr(settings.loss, "__qualname__", type(settings.loss).__name__),
             "epochs": settings.epochs,
             "batch_size": settings.batch_size,
+            "unlabelled_batch_size": settings.unlabelled_batch_size,
             "update_every": settings.update_every,
             "ascend_on": settings.ascend_on,
             "metrics": sorted(settings.metrics),
