@@ -245,7 +245,12 @@ def test_the_papers_recipe_is_the_papers(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_other_recipes_are_constrained_on_unlabelled_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = first(labels("saxpy"), 100)
     seen = options_of(monkeypatch, [sample, sample], DIRECTED, ["MCD"])
-    assert (seen["epochs"], seen["lr"], seen["batch_size"], seen["duals"]) == (150, 1e-3, 64, [[Ascent(100.0)]] * 2)
+    assert (seen["epochs"], seen["lr"], seen["batch_size"], seen["duals"]) == (
+        150,
+        1e-3,
+        64,
+        [[Ascent(100 / 2**0.5, remeasure=False)]] * 2,
+    )
     (law,) = seen["constraints"]
     indices = law.scope.indices
     assert indices.shape == (3000, 2)
@@ -256,7 +261,7 @@ def test_other_recipes_are_constrained_on_unlabelled_pairs(monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(training, "_choose_scales", lambda *_: [0.1, 0.1])
         seen = options_of(patch, [sample, sample], TUNED, ["MC", "MCD"])
-    assert seen["duals"] == [[Fixed(1.0), Ascent(50.0)]] * 2
+    assert seen["duals"] == [[Fixed(1.0), Ascent(50 / 2**0.5, remeasure=False)]] * 2
     indices = seen["constraints"][0].scope.indices
     parts = [((indices >= a) & (indices < b)).all(1).sum().item() for a, b in ((0, 100), (100, 200), (200, 6200))]
     own = len(training_pairs(sample.configurations, 2000))
@@ -321,7 +326,7 @@ def test_penalties_of_one_set_are_weighted_by_its_own_pairs() -> None:
 def test_a_table_without_dominated_pairs_has_no_constraint(model: str) -> None:
     table = np.array([[i, 30 - i] for i in range(4, 24)])
     made = Predictor.fit(table, np.linspace(0, 1, 20), recipe="paper", model=model, epochs=1)
-    assert made.facts["doctor"] == "There are no constraints."
+    assert made.facts["doctor"] == {"advice": [], "warnings": []}
 
 
 def test_the_scale_of_each_set_is_chosen_on_held_out_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from ..core.certificate import TOLERANCE
 from ..proxies.registry import OWN, kinds
-from .options import Epochs, Workers
+from .options import Epochs, Workers, advice
 
 if TYPE_CHECKING:
     from ..proxies.problem import Problem, Solver
@@ -140,7 +140,7 @@ def train(
     done = runs.train(labelled, model, chosen, seed=seed, epochs=epochs, folder=out, facts=place, progress=True)
     points_of(done, out, progress=True)
     typer.echo(f"{model} in {out}, best epoch {done.facts['best_epoch']} of {done.facts['epochs']}")
-    typer.echo(done.facts["doctor"])
+    typer.echo(advice(done.facts))
 
 
 @app.command()
@@ -250,7 +250,7 @@ def doctor(run: Run) -> None:
 
     trained = Trained.load(run)
     typer.echo(f"{trained.facts['model']}, {trained.facts['recipe']} recipe, {trained.facts['case']}")
-    typer.echo(trained.facts["doctor"])
+    typer.echo(advice(trained.facts))
 
 
 def _demands(path: Path, problem: Problem) -> Any:

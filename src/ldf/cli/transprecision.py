@@ -9,6 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from .options import advice
+
 app = typer.Typer(
     name="transprecision",
     help="Predict the error of reduced precision with monotone models, and find the cheapest widths within a bound.",
@@ -99,7 +101,7 @@ def train(
     predictor.save(out)
     shutil.rmtree(place, ignore_errors=True)
     typer.echo(f"{model} in {out}")
-    typer.echo(predictor.facts["doctor"])
+    typer.echo(advice(predictor.facts))
 
 
 @app.command()
@@ -164,7 +166,7 @@ def doctor(predictor: File) -> None:
 
     facts = Predictor.load(predictor).facts
     typer.echo(f"{facts['model']}, {facts['recipe']} recipe, {facts['rows']} rows")
-    typer.echo(facts["doctor"])
+    typer.echo(advice(facts))
 
 
 @app.command()

@@ -238,7 +238,7 @@ class FairClassifier(FairEstimator):
             data, cross_entropy, self._law(rule), rule, folds, seed, "decider",
         )  # fmt: skip
         for fit in self.fits_:
-            fit.held_out = None  # keeps training rows out of pickles
+            fit.held_out = fit.sample = None  # keeps training rows out of pickles
         logits = [_predict(fit.model, inputs[own], group[own]) for fit, own in zip(self.fits_, held, strict=True)]
         positive = sigmoid(_assemble(logits, held)[:, 0])
         return Forecast(positive, of_groups, free), rows
@@ -273,6 +273,7 @@ class FairClassifier(FairEstimator):
             stratify=data["cell"] if constraints else None,
             ascend_on="held-out" if own else "training",
             forward=call,
+            compile=False,  # the same numbers with and without a C++ compiler
             checkpoint=Path(self.checkpoint) / name if self.checkpoint is not None else None,
             progress=self.progress,
         )

@@ -144,7 +144,7 @@ class Rates:
 
         if degree == "violation":
             scope = Groups("cell", self.count, compare=self.compare, names=names)
-            return equality(name, expected, scope=scope, slack=slack, multiplier="column")
+            return equality(name, expected, scope=scope, degree=degree, multiplier="column", slack=slack)
         if slack == 0:
             scope = Groups("cell", self.count, compare=self.compare, names=names)
             return equality(name, expected, scope=scope, degree=degree, multiplier="column", exact=decided)

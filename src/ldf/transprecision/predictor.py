@@ -122,7 +122,7 @@ class Predictor:
             "seed": seed,
             "rows": len(table),
             "epochs": len(fit.history),
-            "doctor": str(fit.doctor()),
+            "doctor": fit.doctor().to_dict(),
         }
         reference = sample.configurations[np.sort(keep)]
         return cls(names, limits, fit.model.eval(), reference, offset, span, facts, fit.history)

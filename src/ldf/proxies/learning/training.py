@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from ...core.certificate import TOLERANCE
 from ...core.constraint import Constraint
 from ...core.dual import Ascent, Balanced, Dual, Fixed
 from ...core.history import History
@@ -103,7 +104,7 @@ class Trained:
     problem: Problem
     proxy: Proxy
     facts: dict[str, Any]
-    """Model, recipe, seed, epochs, data set, and the doctor's report."""
+    """Model, recipe, seed, epochs, data set, and the doctor's diagnosis as a dict."""
     history: History
     range: dict[str, Tensor]
     """Range of the training demands: low and high [D], centre [D] and the directions [D, r] they span."""
@@ -262,7 +263,7 @@ def train(
     result = Trained(
         problem,
         proxy,
-        {**known, "best_epoch": done.best_epoch, "doctor": str(done.doctor())},
+        {**known, "best_epoch": done.best_epoch, "doctor": done.doctor(TOLERANCE).to_dict()},
         done.history,
         reach(training.demand),
         _memory(training, seed),
@@ -306,6 +307,7 @@ def _fit(
         validation=columns(proxy, chosen),
         keep=recipe.keep,
         seed=seed,
+        compile=False,  # the same numbers with and without a C++ compiler
         checkpoint=checkpoint,
         progress=progress,
     )
