@@ -1,8 +1,9 @@
 """Cost of one training step under constraints, as a multiple of a plain PyTorch step.
 
 All variants run in one process and alternate: each trains for 10 steps, then the next, round after round, so that other
-load on the machine affects all of them equally. Every epoch of 50 steps includes its shuffle and its multiplier update.
-Each result is the median over the rounds of a variant's time divided by the plain step's time in the same round.
+load on the machine affects all of them equally. A round is one epoch of 50 steps with its shuffle and its multiplier
+update. Four rounds are taken together, because the default rule measures before every fourth update. Each result is the
+median of a variant's time divided by the plain step's time in the same rounds.
 
     python benchmarks/step.py [--json] [--rounds N] [--threads N] [--quick]
 """
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 import ldf
+from ldf.training.engine import Single
 
 ROWS, BATCH, INPUTS, HIDDEN, OUTPUTS = 3200, 64, 100, 128, 50
 STEPS = ROWS // BATCH
@@ -33,6 +35,7 @@ BURST = 10
 LR, BETAS, EPS = 1e-3, (0.9, 0.999), 1e-8  # Adam's defaults
 DUAL_STEP = 1e-2
 REPLICAS = 8
+TOGETHER = 4
 
 KEYS = (
     "plain",
@@ -46,6 +49,7 @@ KEYS = (
     "humancompatible",
     "ldf_fit",
     "ldf_fit_compiled",
+    "ldf_fit_auto",
     "ldf_many_per_model",
     "ldf_many_per_fit",
 )
@@ -187,7 +191,7 @@ def added(term: Callable[[Tensor, ldf.Batch], Tensor]) -> Variant:
     return Variant(model, steps())
 
 
-def ldf_with(dual: ldf.Dual, updates: int | None = None) -> Variant:
+def ldf_with(dual: ldf.Dual | str, updates: int | None = None) -> Variant:
     """The six constraints in a Lagrangian, with dual ascent at the end of each epoch."""
     model = new_model()
     adam = new_adam(model)
@@ -255,6 +259,9 @@ def compiled(constrained: bool) -> Variant:
     def steps() -> Iterator[None]:
         for epoch in new_epochs():
             for batch in epoch:
+                if constrained and not lagrangian.measured:
+                    y = model(batch.inputs)
+                    lagrangian.prepare(mse_loss(y, batch.targets), y, batch)
                 step(batch.inputs, batch.targets, batch.ids)
                 yield
             if constrained:
@@ -332,7 +339,7 @@ def build(epochs: int) -> dict[str, Variant | None]:
         "ldf_eager": lambda: ldf_with(ldf.Ascent(DUAL_STEP)),
         "ldf_compiled": lambda: compiled(True),
         "plain_compiled": lambda: compiled(False),
-        "ldf_auto": lambda: ldf_with(ldf.Balanced(), updates=epochs),
+        "ldf_auto": lambda: ldf_with("auto", updates=epochs),
         "degrees": degrees,
         "penalty": penalty,
         "cooper": cooper,
@@ -383,7 +390,7 @@ def seconds(function: Callable[..., object], *arguments: object) -> float:
 
 
 def in_turns(variants: dict[str, Variant | None], rounds: int) -> dict[str, list[float]]:
-    """Seconds per step of every variant in each round: one epoch in bursts; the order rotates by one per round."""
+    """Seconds per step of every variant, mean of every four rounds: one epoch each, in bursts, in rotating order."""
     present = {name: variant for name, variant in variants.items() if variant is not None}
     order = list(present)
     times: dict[str, list[float]] = {name: [] for name in order}
@@ -396,21 +403,22 @@ def in_turns(variants: dict[str, Variant | None], rounds: int) -> dict[str, list
         for name in order:
             times[name].append(bursts[name] / STEPS)
         order.append(order.pop(0))
-    return times
+    starts = range(0, rounds - TOGETHER + 1, TOGETHER)
+    return {name: [statistics.mean(own[at : at + TOGETHER]) for at in starts] for name, own in times.items()}
 
 
 def whole(reference: Variant, repeats: int, epochs: int) -> dict[str, list[float]]:
     """Seconds per step and model of `fit`, compiled `fit` and `fit_many`, and of the plain step before and after them.
 
-    The time of a run is the median over its epochs from the third on, when it is compiled.
+    The time of a run is the median over its epochs from the third on, when it is compiled: `fit_many` as in a long run.
     """
     options = {"loss": mse_loss, "constraints": constraints(), "dual": ldf.Ascent(DUAL_STEP), "batch_size": BATCH}
     options |= {"epochs": epochs, "progress": False}
     data = (inputs, targets)
     ways: dict[str, Callable[[], list[ldf.Fit]]] = {
-        "fit": lambda: [ldf.fit(architecture(), data, **options)],
+        "fit": lambda: [ldf.fit(architecture(), data, compile=False, **options)],
         "fit_compiled": lambda: [ldf.fit(architecture(), data, compile=True, **options)],
-        "fit_many": lambda: ldf.fit_many(architecture, data, seeds=range(REPLICAS), **options),
+        "fit_many": lambda: ldf.fit_many(architecture, data, seeds=range(REPLICAS), compile=True, **options),
     }
     times: dict[str, list[float]] = {name: [] for name in (*ways, "plain")}
     for _ in range(repeats):
@@ -422,6 +430,28 @@ def whole(reference: Variant, repeats: int, epochs: int) -> dict[str, list[float
     return times
 
 
+def by_default(reference: Variant) -> tuple[list[float], list[float]]:
+    """Seconds per step of `fit` without an option in the shortest run that it compiles, and of the plain step.
+
+    Both for every epoch from the third on: a metric, evaluated after each, takes plain steps for as long.
+    """
+    steps = STEPS // 2
+    done = ldf.fit(
+        architecture(),
+        (inputs, targets),
+        loss=mse_loss,
+        constraints=constraints(),
+        dual=ldf.Ascent(DUAL_STEP),
+        batch_size=BATCH,
+        epochs=-(-Single.pays // STEPS),
+        validation=(inputs[:BATCH], targets[:BATCH]),
+        keep="last",
+        metrics={"plain": lambda y, batch: seconds(go, reference, steps) / steps},
+        progress=False,
+    )
+    return [time / STEPS for time in done.history["seconds"][2:]], done.history["val/plain"][2:]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print ratios to the plain step as one JSON object")
@@ -430,7 +460,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few rounds only, to check that everything runs")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    rounds = min(options.rounds, 5) if options.quick else options.rounds
+    rounds = max(TOGETHER, min(options.rounds, 5) if options.quick else options.rounds)
 
     variants = build(epochs=rounds + 2)
     gc.collect()
@@ -452,6 +482,9 @@ def main() -> None:
     ):
         ratios[key] = statistics.median(a / b for a, b in zip(runs[own], runs[reference], strict=True))
         micros[key] = statistics.median(runs[own]) * 1e6
+    auto, plain_steps = by_default(variants["plain"])
+    ratios["ldf_fit_auto"] = statistics.median(a / b for a, b in zip(auto, plain_steps, strict=True))
+    micros["ldf_fit_auto"] = statistics.median(auto) * 1e6
 
     if options.json:
         print(json.dumps({name: ratio and round(ratio, 4) for name, ratio in ratios.items()}))

@@ -1,6 +1,6 @@
 """Run a benchmark and keep its results, with command and machine, in results/benchmarks.json.
 
-    python tools/benchmarks.py {answers,step,labelling,fairness} [options of the benchmark]
+    python tools/benchmarks.py {answers,step,labelling,fairness,problems} [options of the benchmark]
 
 The entry of the benchmark has the command, the date, the machine, the versions, and the flat object that it prints with
 --json. It replaces an earlier entry. The README and docs/results.md show these values: run `python tools/results.py`
@@ -21,7 +21,7 @@ from ldf.viewing.page import machine
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "results" / "benchmarks.json"
-NAMES = ("answers", "step", "labelling", "fairness")
+NAMES = ("answers", "step", "labelling", "fairness", "problems")
 
 
 def main() -> None:
@@ -34,7 +34,8 @@ def main() -> None:
     done = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     # a folder of this machine says nothing to others
     pairs = zip(["", *command], command, strict=False)
-    shown = ["DIR" if before in ("--work", "--out") else word for before, word in pairs]
+    masks = {"--work": "DIR", "--out": "DIR", "--figure": "FILE"}
+    shown = [masks.get(before, word) for before, word in pairs]
     entry = {"command": shlex.join(shown), **machine(), "values": json.loads(done.stdout)}
     found = json.loads(FILE.read_text()) if FILE.exists() else {}
     write_whole(FILE, json.dumps(found | {asked.name: entry}, indent=1, ensure_ascii=False) + "\n")
