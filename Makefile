@@ -13,7 +13,7 @@ help:
 	@echo "make soak      the tests that are slow or repeat what others show"
 	@echo "make check     ruff and mypy"
 	@echo "make docs      the documentation, into out/site"
-	@echo "make bench     a training step, the labelling of demands and (quick) fair classifiers, beside the peers"
+	@echo "make bench     a training step, dual rules (quick), the labelling of demands and (quick) fair classifiers, beside the peers"
 	@echo "make clean     remove .venv and everything made by a run"
 
 install: $(STAMP)
@@ -49,6 +49,7 @@ docs: install
 bench: install
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/problems.py --quick
 	$(BIN)/python benchmarks/labelling.py
 	$(BIN)/python benchmarks/answers.py --quick --case case30_ieee --case case118_ieee --work out/bench-answers
 	$(BIN)/python benchmarks/fairness.py --quick --out out/bench-fairness

@@ -95,7 +95,7 @@ def main() -> None:
         ldf.equality("balance", lambda y, batch: y.sum(1, keepdim=True) - batch.inputs[:, :1]),
     ]
     common = {"loss": nn.functional.mse_loss, "constraints": constraints, "epochs": 100, "schedule": "cosine"}
-    common["unlabelled"] = draw(2500, seed=1)
+    common |= {"unlabelled": draw(2500, seed=1), "unlabelled_batch_size": 313}  # all of them in each epoch of 8 steps
     answered = ldf.Batch(inputs=fresh)
     optimal = ldf.certify(constraints, best, answered, tolerance=TOLERANCE)
     shown, violated, gaps, feasible = [("solver", "optimal", optimal, 0.0, solving)], {}, {}, {}
