@@ -139,7 +139,7 @@ def fit_many(
     if len(models) == 1:
         engine = Single(settings, models[0], lagrangians[0], task)
     else:
-        engine = Stacked(settings, models, lagrangians, task)
+        engine = Stacked(settings, models, lagrangians, task, turn=compile is not False)
     facts: dict[str, Any] = {
         "model": shapes(models[0]),
         "lr": lr,

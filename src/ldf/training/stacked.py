@@ -41,16 +41,30 @@ class Stacked:
     stacked = True
 
     def __init__(
-        self, settings: Settings, models: Sequence[nn.Module], lagrangians: Sequence[Lagrangian], task: Task
+        self,
+        settings: Settings,
+        models: Sequence[nn.Module],
+        lagrangians: Sequence[Lagrangian],
+        task: Task,
+        turn: bool = False,
     ) -> None:
+        """Stack the models and their Lagrangians.
+
+        Args:
+            settings: loss, constraints and forward pass of all models.
+            models: models of one architecture.
+            lagrangians: one for each model.
+            task: data and batches.
+            turn: hold weights of linear layers transposed, as their gradients are computed, so that an update needs no
+                copies; this changes the order of sums, and so the last digits.
+        """
         self.settings, self.models, self.lagrangians, self.task = settings, list(models), list(lagrangians), task
         for model in models:
             model.train()
         callers = [_Caller(model, settings.forward) for model in models]
         self.params, self.buffers = stack_module_state(callers)
         self.caller = copy.deepcopy(callers[0])
-        # The gradient of stacked weights is computed transposed: weights held like it are updated without copies.
-        layers = [name for name, module in self.caller.named_modules() if isinstance(module, nn.Linear)]
+        layers = [name for name, module in self.caller.named_modules() if turn and isinstance(module, nn.Linear)]
         self.turned = {f"{name}.weight" for name in layers} & self.params.keys()
         for name in self.turned:
             weight = self.params[name]
