@@ -372,13 +372,17 @@ def test_augmented_adds_half_rho_nu_squared(batches, kind, rho):
 
 
 @QUICK
-@given(batches=two_batches(), kind=st.sampled_from(["inequality", "equality"]))
-def test_auto_smooths_violations_up_to_their_mean(batches, kind):
-    before, now = batches
-    lagrangian = ldf.Lagrangian([make(kind, multiplier="column", tolerance=1e-6)], ldf.Balanced(), updates=1)
+@given(
+    batches=two_batches(),
+    kind=st.sampled_from(["inequality", "equality"]),
+    smoothed=st.sampled_from([(ldf.Balanced(), 1.0), ("auto", 0.5)]),
+)
+def test_violations_are_smoothed_up_to_a_multiple_of_their_mean(batches, kind, smoothed):
+    (before, now), (rule, multiple) = batches, smoothed
+    lagrangian = ldf.Lagrangian([make(kind, multiplier="column", tolerance=1e-6)], rule, updates=1)
     step(lagrangian, before)
     lagrangian.ascend()
-    knee = by_hand(kind, before).mean(0).clamp_min(1e-6)
+    knee = (multiple * by_hand(kind, before).mean(0)).clamp_min(1e-6)
     torch.testing.assert_close(lagrangian.blocks[0].knee, knee)
     loss, _ = step(lagrangian, now)
     nu = by_hand(kind, now)

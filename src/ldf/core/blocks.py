@@ -56,7 +56,7 @@ class Block(nn.Module):
         self.observable = all(c.observable for c in self.constraints)
         self.slackened = any(c.slack for c in self.constraints)
         self.signed = any(m.degree == "satisfiability" for m in multipliers)
-        self.shaped = any(m.curved or m.rule.smooths for m in multipliers)
+        self.shaped = any(m.curved or m.rule.knee > 0 for m in multipliers)
         self.idle = False  # whether λ and ρ are 0
         self.widths = widths = [m.columns for m in multipliers]
         ends = torch.tensor(widths).cumsum(0).tolist()
@@ -253,9 +253,9 @@ class Block(nn.Module):
                 if constraint.kind == "inequality" and multiplier.degree == "satisfiability":
                     small = torch.finfo(penalty.dtype).tiny
                     self.offset[..., part] = torch.where(penalty > small, -multiplier.value / penalty, 0.0)
-            if multiplier.rule.smooths and multiplier.degree == "violation" and learned:
+            if multiplier.rule.knee > 0 and multiplier.degree == "violation" and learned:
                 means = self.violations[part] / self.count.clamp_min(1)
-                knee = means if multiplier.kind == "column" else means.mean()
+                knee = multiplier.rule.knee * (means if multiplier.kind == "column" else means.mean())
                 self.knee[part] = torch.maximum(knee, multiplier.tolerance)
         self.idle = not (bool(self.weight.any()) or bool(self.curvature.any()))
         self.arrange()

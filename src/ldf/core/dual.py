@@ -64,8 +64,8 @@ class Dual(ABC):
     """Keep the scale S of the first batch."""
     prices: ClassVar[bool] = False
     """Measure the conflict between loss and constraint, and the multipliers that their gradients call for."""
-    smooths: ClassVar[bool] = False
-    """Smooth ν near zero (Huber), with the mean violation as knee."""
+    knee: ClassVar[float] = 0.0
+    """ν is smoothed near zero (Huber) up to this multiple of the mean violation; 0: it is not."""
     moves: ClassVar[bool] = True
     """Whether λ is ever updated."""
     adaptive: ClassVar[bool] = False
@@ -254,7 +254,7 @@ class Balanced(Dual):
     normalise = True
     tracks: ClassVar[bool] = True
     keeps_scale: ClassVar[bool] = True
-    smooths: ClassVar[bool] = True
+    knee: ClassVar[float] = 1.0
     cuts: ClassVar[bool] = True
     warm_up: ClassVar[float] = 0.3
     ramp: ClassVar[float] = 0.3
@@ -306,7 +306,7 @@ class Automatic(Dual):
     updates: ClassVar[int] = 100
     tracks: ClassVar[bool] = True
     prices: ClassVar[bool] = True
-    smooths: ClassVar[bool] = True
+    knee: ClassVar[float] = 0.5
     cuts: ClassVar[bool] = True
     warm_up: ClassVar[float] = 0.3
     ramp: ClassVar[float] = 0.3
@@ -462,7 +462,7 @@ class Augmented(Dual):
     limit: float = 1.0
     normalise: bool = True
     # Gradient steps overshoot the kink of λ|σ| in both directions, and ρν would accumulate that: the kink is smoothed.
-    smooths: ClassVar[bool] = True
+    knee: ClassVar[float] = 1.0
     stronger: ClassVar[tuple[str, ...]] = ("raise Augmented(limit=…)",)
     calmer: ClassVar[tuple[str, ...]] = ("lower Augmented(penalty=…)", "lower the learning rate")
 
