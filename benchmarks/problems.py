@@ -1,4 +1,4 @@
-"""Dual rules on eleven problems of different nature: does the default need tuning?
+"""Dual rules on thirteen problems of different nature: does the default need tuning?
 
     python benchmarks/problems.py [--json] [--problem NAME] [--seeds N] [--jobs N] [--work DIR] [--figure FILE]
 
@@ -20,14 +20,17 @@ import functools
 import itertools
 import json
 import math
+import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: CPU times are those of one thread
 
 import numpy as np
 import torch
@@ -73,11 +76,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Solved:
-    """Mean objective of the solver's optima, the largest multiplier of each constraint, milliseconds per row."""
+    """Mean objective of the optima, the largest multiplier of each constraint, milliseconds per row of each solver."""
 
     objective: float
     multipliers: dict[str, float] = field(default_factory=dict)
-    milliseconds: float = math.nan
+    milliseconds: dict[str, float] = field(default_factory=dict)
 
 
 # -------------------------------------------------------------------- the problems
@@ -105,6 +108,24 @@ def squares(y: Tensor, batch: ldf.Batch) -> Tensor:
 def distance(y: Tensor, batch: ldf.Batch) -> Tensor:
     """Root mean square error against the noiseless targets."""
     return (y - batch.truth).square().mean().sqrt()
+
+
+def optima(y: Any, demand: Any, cost: Any, functions: Mapping[str, Any], demands: Any, starts: Any) -> Solved:
+    """The optima of a problem stated in CasADi for all demands, by IPOPT; "equalities" are = 0, other functions ≤ 0."""
+    import casadi
+
+    problem = {"x": y, "p": demand, "f": cost, "g": casadi.vertcat(*functions.values())}
+    quiet = {"print_time": False, "ipopt.print_level": 0, "ipopt.sb": "yes"}
+    solver = casadi.nlpsol("solver", "ipopt", problem, quiet)
+    widths = [function.shape[0] for function in functions.values()]
+    low = np.repeat([0.0 if name == "equalities" else -np.inf for name in functions], widths)
+    begun = time.process_time()
+    found = [solver(x0=start, p=row, lbg=low, ubg=0) for start, row in zip(starts, demands, strict=True)]
+    spent = 1e3 * (time.process_time() - begun) / len(found)
+    prices = np.abs([np.asarray(one["lam_g"])[:, 0] for one in found])  # [rows, functions]
+    parts = np.split(prices, np.cumsum(widths)[:-1], axis=1)
+    largest = {name: float(part.max()) for name, part in zip(functions, parts, strict=True)}
+    return Solved(statistics.mean(float(one["f"]) for one in found), largest, {"ipopt": spent})
 
 
 def quadratic(variables: int, equalities: int, inequalities: int, rows: int, convex: bool, **options: Any) -> Problem:
@@ -136,27 +157,60 @@ def quadratic(variables: int, equalities: int, inequalities: int, rows: int, con
         import casadi
 
         y, demand = casadi.SX.sym("y", variables), casadi.SX.sym("x", equalities)
-        problem = {
-            "x": y, "p": demand, "f": casadi.dot(q, y**2) / 2 + casadi.dot(p, y if convex else casadi.sin(y)),
-            "g": casadi.vertcat(a @ y - demand, g @ y - h),
-        }  # fmt: skip
-        quiet = {"print_time": False, "ipopt.print_level": 0, "ipopt.sb": "yes"}
-        solver = casadi.nlpsol("solver", "ipopt", problem, quiet)
-        low = np.r_[np.zeros(equalities), np.full(inequalities, -np.inf)]
-        objectives, largest, begun = [], np.zeros(2), time.process_time()
-        for row in test["inputs"].double().numpy():
-            found = solver(x0=np.linalg.pinv(a) @ row, p=row, lbg=low, ubg=0)
-            price = np.abs(np.asarray(found["lam_g"])[:, 0])
-            largest = np.maximum(largest, [price[:equalities].max(), price[equalities:].max()])
-            objectives.append(float(found["f"]))
-        spent = 1e3 * (time.process_time() - begun) / len(objectives)
-        names = ("equalities", "inequalities")
-        return Solved(statistics.mean(objectives), dict(zip(names, largest.tolist(), strict=True)), spent)
+        cost = casadi.dot(q, y**2) / 2 + casadi.dot(p, y if convex else casadi.sin(y))
+        demands = test["inputs"].double().numpy()
+        functions = {"equalities": a @ y - demand, "inequalities": g @ y - h}
+        found = optima(y, demand, cost, functions, demands, demands @ np.linalg.pinv(a).T)
+        if convex:  # a solver of quadratic programs is far faster
+            import daqp
+
+            hessian, matrix = np.diag(q), np.r_[a, g]
+            upper = np.c_[demands, np.tile(h, (len(demands), 1))]
+            lower = np.c_[demands, np.full((len(demands), inequalities), -1e30)]
+            kinds = np.r_[np.full(equalities, 5), np.zeros(inequalities)].astype(np.int32)  # 5: an equality
+            begun = time.process_time()
+            again = [daqp.solve(hessian, p, matrix, *row, kinds) for row in zip(upper, lower, strict=True)]
+            found.milliseconds["daqp"] = 1e3 * (time.process_time() - begun) / len(again)
+            np.testing.assert_allclose(statistics.mean(one[1] for one in again), found.objective, atol=1e-5)
+        return found
 
     return Problem(
         train, valid, test, lambda: perceptron(equalities, variables, 200), cost, cost, constraints, solved=solved,
         lr=1e-3, **options
     )  # fmt: skip
+
+
+def knapsack() -> Problem:
+    """No labels: shares in [0, 1] of twenty items, with diminishing profits, within the capacity of the row."""
+    random = torch.Generator().manual_seed(17)
+    weights = torch.rand(20, generator=random) + 0.5
+    rows = {"inputs": torch.rand(4000, 21, generator=random)}  # profits of the items, and the capacity
+    train, valid, test = split(rows, 2000, 1000, 1000)
+
+    def cost(y: Tensor, batch: ldf.Batch) -> Tensor:
+        return -(batch.inputs[:, :20] * (y - 0.3 * y.square())).sum(1).mean()
+
+    def constraints(rows: Rows) -> list[ldf.Constraint]:
+        return [
+            ldf.inequality("least", lambda y, batch: -y),
+            ldf.inequality("most", lambda y, batch: y - 1),
+            ldf.inequality("capacity", lambda y, batch: (y @ weights.to(y) - 2 - 4 * batch.inputs[:, 20])[:, None]),
+        ]
+
+    @functools.cache
+    def solved() -> Solved:
+        import casadi
+
+        y, row = casadi.SX.sym("y", 20), casadi.SX.sym("row", 21)
+        profit = casadi.dot(row[:20], y - 0.3 * y**2)
+        capacity = casadi.dot(weights.double().numpy(), y) - 2 - 4 * row[20]
+        demands = test["inputs"].double().numpy()
+        functions = {"least": -y, "most": y - 1, "capacity": capacity}
+        return optima(y, row, -profit, functions, demands, np.full((len(demands), 20), 0.3))
+
+    return Problem(
+        train, valid, test, lambda: perceptron(21, 20, 64), cost, cost, constraints, solved=solved, epochs=60
+    )
 
 
 def capped(seed: int) -> Problem:
@@ -170,6 +224,19 @@ def capped(seed: int) -> Problem:
     return Problem(
         *split(rows, 1400, 1000, 1000), lambda: perceptron(3, 2, 64), squares, distance,
         lambda rows: [ldf.inequality("cap", lambda y, batch: y - batch.cap)],
+    )  # fmt: skip
+
+
+def biased(seed: int) -> Problem:
+    """Labels whose sum is a tenth too large, with noise; the sum of the truth is known."""
+    random = torch.Generator().manual_seed(seed)
+    x = torch.rand(3500, 6, generator=random) + 0.2
+    truth = x * x.sum(1, keepdim=True) / x.square().sum(1, keepdim=True)
+    noisy = 1.1 * truth + 0.05 * torch.randn(truth.shape, generator=random)
+    rows = {"inputs": x, "targets": noisy, "truth": truth, "total": truth.sum(1, keepdim=True)}
+    return Problem(
+        *split(rows, 1500, 1000, 1000), lambda: perceptron(6, 6, 64), squares, distance,
+        lambda rows: [ldf.equality("sum", lambda y, batch: y.sum(1, keepdim=True) - batch.total)],
     )  # fmt: skip
 
 
@@ -295,7 +362,9 @@ PROBLEMS: dict[str, Callable[[int], Problem]] = {
     "dc3_qp": lambda seed: quadratic(100, 50, 50, 8334, convex=True, epochs=60, batch=200),
     "dc3_nonconvex": lambda seed: quadratic(100, 50, 50, 8334, convex=False, epochs=60, batch=200),
     "small_qp": lambda seed: quadratic(10, 4, 6, 2000, convex=True),
+    "knapsack": lambda seed: knapsack(),
     "capped": capped,
+    "biased": biased,
     "pendulum_20": lambda seed: pendulum(20, seed),
     "pendulum_80": lambda seed: pendulum(80, seed),
     "hierarchy": hierarchy,
@@ -460,12 +529,7 @@ def reference(name: str, folder: Path) -> Solved:
         solve = PROBLEMS[name](0).solved
         assert solve is not None
         found = solve()
-        write_whole(
-            file,
-            json.dumps(
-                {"objective": found.objective, "multipliers": found.multipliers, "milliseconds": found.milliseconds}
-            ),
-        )
+        write_whole(file, json.dumps(asdict(found)))
     return Solved(**json.loads(file.read_text()))
 
 
@@ -505,9 +569,11 @@ def show(flat: Mapping[str, float], names: list[str]) -> str:
     return table(headers, lines)
 
 
-def draw(flat: Mapping[str, float], names: list[str], path: Path) -> None:
-    """The score of every method as a multiple of the best, for every problem."""
+def draw(flat: Mapping[str, float], names: list[str], path: Path, text: Mapping[str, str] | None = None) -> None:
+    """The score of every method as a multiple of the best, for every problem; `text` is stored in the file."""
     from matplotlib import pyplot
+
+    from ldf.viewing.figures import save
 
     marks = dict(zip(METHODS, "x+oPs^vd", strict=True))
     figure, axes = pyplot.subplots(figsize=(9, 0.5 * len(names) + 1.6), layout="constrained")
@@ -527,7 +593,7 @@ def draw(flat: Mapping[str, float], names: list[str], path: Path) -> None:
     axes.set_xlabel("score on fresh rows (objective + price of violations) as a multiple of the best method's")
     axes.grid(axis="y", alpha=0.3)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, fontsize=8, frameon=False)
-    figure.savefig(path, dpi=120)
+    save(figure, path, text)
 
 
 def main() -> None:
@@ -569,7 +635,8 @@ def main() -> None:
     flat = summary(names, seeds, results)
     for name in unlabelled:
         solved = reference(name, folder)
-        flat |= {f"{name}_solver_ms": solved.milliseconds, f"{name}_solver_objective": solved.objective}
+        flat[f"{name}_solver_objective"] = solved.objective
+        flat |= {f"{name}_{solver}_ms": spent for solver, spent in solved.milliseconds.items()}
     if options.figure:
         draw(flat, names, options.figure)
     if options.json:

@@ -54,6 +54,7 @@ HISTORIES = {
     ),
     "dominating": made([0.3] * 40, [2.2] * 40),
     "stalled": made([0.02] * 40, [1.0] * 40),
+    "offset": made([0.3] * 40, [1.0] * 40, penalty=[0.01 * (-1) ** k for k in K]),
 }
 
 
@@ -196,6 +197,20 @@ def test_a_real_run_with_a_contradiction() -> None:
         assert f"It conflicts with {other!r}: in 100 % of 64 rows no prediction satisfies all constraints" in str(
             diagnosis[name]
         )
+
+
+@pytest.mark.parametrize("degree", ["violation", "satisfiability"])
+def test_plain_sigma_holds_the_mean_of_rows_that_offset_each_other(degree: str) -> None:
+    x = torch.linspace(-1, 1, 64, dtype=torch.float64)[:, None]
+    same = ldf.equality("same", lambda y, batch: y, degree=degree)  # the mean of all y is 0, no y is
+    fit = ldf.fit(
+        nn.Linear(1, 1).double(), (x, x), loss=nn.functional.mse_loss, constraints=[same], dual=ldf.Ascent(1e-3),
+        epochs=200, lr=0.02, progress=False,
+    )  # fmt: skip
+    found = fit.doctor()["same"]
+    assert (found.verdict == "offset") == (degree == "satisfiability"), str(found)
+    if degree == "satisfiability":
+        assert "Use degree='violation'" in found.change
 
 
 def test_an_idle_step_and_no_rule_are_told_apart() -> None:

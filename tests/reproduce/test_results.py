@@ -118,8 +118,13 @@ def test_a_plot_of_other_values_is_noticed(tool, tmp_path: Path, monkeypatch: py
     assert tool.shown_values(tool.PICTURE) == tool.fingerprint(found)
     tool.picture(found, tmp_path / "same.png")
     assert tool.shown_values(tmp_path / "same.png") == tool.fingerprint(found)
+    assert tool.shown_values(tool.SCORES) == tool.shown_scores(found)
+    tool.scores(found, tmp_path / "scores.png")
+    assert tool.shown_values(tmp_path / "scores.png") == tool.shown_scores(found)
     found.benchmarks["answers"]["values"]["case118_ieee_independent_ms"] *= 2
     assert tool.shown_values(tool.PICTURE) != tool.fingerprint(found)
+    found.benchmarks["problems"]["values"]["dc3_qp_default_score"] *= 2
+    assert tool.shown_values(tool.SCORES) != tool.shown_scores(found)
 
 
 def test_the_recorded_benchmarks_name_command_date_and_machine() -> None:

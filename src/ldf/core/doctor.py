@@ -25,6 +25,8 @@ OPPOSED = -0.5
 """Two constraints conflict if the cosine between their gradients is below this."""
 STEPS, EPOCHS, UPDATES = 50, 3, 5
 """A run is too short to judge with fewer optimiser steps or epochs or, if steps are not known, fewer updates."""
+OFFSET = 0.3
+"""Rows offset each other if the mean of σ, which λ multiplies, is below this multiple of the mean of ν."""
 CONCENTRATED = 0.6
 """ν counts as sitting in one column if this share of it does."""
 
@@ -38,6 +40,7 @@ PYTHON: Words = {
     "relax": ("relax it with slack=",),
     "relax one": ("relax one of them with slack=",),
     "cap": ("cap its multiplier with cap=",),
+    "rows": ("use degree='violation'", "use multiplier='sample'"),
     "test": ("test whether it can be satisfied, by evidence=lagrangian.evidence(…) or σ at the targets",),
     "capacity": ("give the model more capacity",),
     "decay": ("decay the learning rate",),
@@ -54,8 +57,8 @@ class Advice:
 
     constraint: str
     verdict: str
-    """never active, satisfied, too short, not enforced, infeasible, oscillating, runaway, counterproductive, still
-    falling, idle, dominating or stalled"""
+    """never active, satisfied, too short, not enforced, infeasible, offset, oscillating, runaway, counterproductive,
+    still falling, idle, dominating or stalled"""
     finding: str
     change: str
     """What to change: the remedies in words."""
@@ -175,6 +178,13 @@ class Course:
                 self.remark += f"; {number(self.beyond)} times the tolerance in its worst column"
 
     @property
+    def mean(self) -> float:
+        """Size of the mean of what one multiplier has multiplied of late, σ or ν; NaN if there are several."""
+        # The penalty of an epoch has multipliers between the last epoch's and its own.
+        late = list(zip(self.penalty[1:], map(min, itertools.pairwise(self.multiplier)), strict=True))[-self.tail :]
+        return math.nan if self.several else mean([abs(cost) / max(value, 1e-300) for cost, value in late])
+
+    @property
     def level(self) -> str:
         """Mean ν now, with its tolerance."""
         return f"Mean ν is {number(self.now)} (tolerance {number(self.tolerance)}{self.remark})"
@@ -227,6 +237,14 @@ def _examine(course: Course, rule: Dual | None, opposed: str | None, evidence: E
             f"{_conflict(evidence)}",
             "relax one" if evidence.against else "relax",
             "cap",
+        )
+    if course.mean < OFFSET * now:
+        return say(
+            "offset",
+            f"{course.level}, but the mean of σ, which plain σ enforces, is {number(course.mean)}: rows on one side of "
+            "the limit offset those on the other.",
+            "rows",
+            "repair",
         )
     if fall > 0.7 and _oscillates(course.trend[begin:]):
         swing = nu[-2 * tail :]
