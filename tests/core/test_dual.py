@@ -3,6 +3,7 @@
 import functools
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,10 +18,11 @@ CLASSICAL = ["ascent", "literal", "nupi", "augmented"]
 
 
 @functools.cache
-def solved(name: str, rule: str, degree: str = "violation") -> ldf.Fit:
-    """Several tests share one solution."""
+def solved(name: str, rule: str, degree: str = "violation", scale: float = 1.0) -> ldf.Fit:
+    """The problem with its constraints in other units; several tests share one solution."""
     (problem,) = [problem for problem in PROBLEMS if problem.name == name]
-    return problem.solve(RULES[rule], degree, epochs=300)
+    scaled = {key: lambda y, sigma=sigma: scale * sigma(y) for key, sigma in problem.sigmas.items()}
+    return replace(problem, sigmas=scaled).solve(RULES[rule], degree, epochs=300)
 
 
 def distance(done: ldf.Fit, problem: Problem) -> float:
@@ -41,16 +43,31 @@ def test_sigma_ascent_finds_the_solution_and_its_multipliers(problem: Problem, r
 @pytest.mark.parametrize("problem", FEASIBLE, ids=lambda problem: problem.name)
 def test_nu_ascent_finds_the_solution_with_larger_multipliers(problem: Problem, rule: str) -> None:
     done = solved(problem.name, rule)
-    assert distance(done, problem) < 5e-3
+    # Steps overshoot the kink of λ|σ| by their size, which grows with λ; on the circle λ grows most.
+    assert distance(done, problem) < (5e-3 if (problem.name, rule) == ("circle", "ascent") else 2e-3)
     for name, value in problem.multipliers.items():
         assert float(done.multipliers[name]) >= abs(value) - 1e-2
 
 
 @pytest.mark.parametrize("degree", ["violation", "satisfiability"])
+@pytest.mark.parametrize("rule", [rule for rule in CLASSICAL if RULES[rule].normalise])
+@pytest.mark.parametrize(
+    "problem",
+    [problem if problem.name == "line" else pytest.param(problem, marks=pytest.mark.soak) for problem in FEASIBLE],
+    ids=lambda problem: problem.name,
+)
+def test_units_of_a_constraint_change_nothing_but_its_multiplier(problem: Problem, rule: str, degree: str) -> None:
+    one, many = solved(problem.name, rule, degree), solved(problem.name, rule, degree, scale=1000.0)
+    torch.testing.assert_close(many.model.x, one.model.x, rtol=1e-4, atol=1e-4)
+    for name, value in one.multipliers.items():
+        torch.testing.assert_close(1000 * many.multipliers[name], value, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("degree", ["violation", "satisfiability"])
 @pytest.mark.parametrize("name", ["qp", "line"])
-def test_the_automatic_rule_finds_the_multipliers_of_a_quadratic_without_a_step(name: str, degree: str) -> None:
+def test_balanced_finds_the_multipliers_of_a_quadratic_without_a_step(name: str, degree: str) -> None:
     (problem,) = [problem for problem in PROBLEMS if problem.name == name]
-    done = solved(name, "auto", degree)
+    done = solved(name, "balanced", degree)
     assert distance(done, problem) < 0.1  # without the constraint: 1 and 2
     for constraint, value in problem.multipliers.items():
         assert abs(float(done.multipliers[constraint])) == pytest.approx(abs(value), abs=0.01)
@@ -67,8 +84,8 @@ def test_the_doctor_names_the_infeasible_pair(rule: str, degree: str) -> None:
     assert {"above": "below", "below": "above"}[found.constraint] in found.finding
 
 
-# Without its circle the objective x₁ + x₂ has no minimum: the automatic rule then has no gradient to balance against.
-BOUNDED = [(p.name, rule) for p in FEASIBLE for rule in RULES if (p.name, rule) != ("circle", "auto")]
+# Without its circle the objective x₁ + x₂ has no minimum: `Balanced` then has no gradient to balance against.
+BOUNDED = [(p.name, rule) for p in FEASIBLE for rule in RULES if (p.name, rule) != ("circle", "balanced")]
 
 
 @pytest.mark.parametrize(("name", "rule"), BOUNDED)
@@ -102,7 +119,7 @@ def test_augmented_grows_its_penalty_only_while_the_violation_does_not_fall() ->
     )
 
 
-def test_the_automatic_rule_warms_up_ramps_and_decays() -> None:
+def test_balanced_warms_up_ramps_and_decays() -> None:
     rule = ldf.Balanced()
     state = rule.start(torch.zeros(()))
     course = []

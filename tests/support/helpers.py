@@ -120,7 +120,7 @@ RULES: dict[str, ldf.Dual] = {
     "nupi": ldf.NuPI(0.05),
     "augmented": ldf.Augmented(),
     "adam": ldf.Adam(0.02),
-    "auto": ldf.Balanced(),
+    "balanced": ldf.Balanced(),
     "fixed": ldf.Fixed(2.0),
 }
 
