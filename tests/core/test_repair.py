@@ -1,5 +1,7 @@
 """Repair: closed forms, optimality conditions, other solvers, derivatives, and rows that cannot be repaired."""
 
+import math
+
 import daqp
 import numpy as np
 import pytest
@@ -477,6 +479,34 @@ def test_rates_of_decisions_change_the_fewest_decisions_next_to_the_threshold():
             done.distance[rows & (before != after)].float(), way[rows & (before != after)], rtol=0, atol=1e-5
         )
     assert torch.equal(ldf.repair(done.predictions, batch, [rate], dtype=torch.float32).predictions, done.predictions)
+
+
+@given(seed=st.integers(0, 10_000), rows=st.integers(20, 90), groups=st.integers(2, 4), target=st.floats(0, 1))
+@settings(max_examples=25, deadline=None)
+def test_rates_of_decisions_satisfy_their_constraint_though_they_are_fractions(seed, rows, groups, target):
+    random = torch.Generator().manual_seed(seed)
+    group = torch.randint(0, groups, (rows,), generator=random)
+    batch, scores = ldf.Batch(group=group), torch.randn(rows, 1, generator=random)
+    counts = group.bincount(minlength=groups)
+
+    def decided(y, b):
+        return (y > 0).double()
+
+    least = ldf.Groups("group", groups, compare=lambda means: target - means[:, 0])
+    found = ldf.inequality("found", lambda y, b: y.sigmoid(), scope=least, exact=decided)
+    done = ldf.repair(scores, batch, [found])
+    assert done.certificate.holds
+    # One decision fewer in any group would violate it.
+    for index in range(groups):
+        inside = group == index
+        changed = int(((done.predictions > 0) != (scores > 0))[inside].sum())
+        kept = int((scores > 0)[inside].sum())
+        assert kept + changed == max(kept, math.ceil(target * int(counts[index]) - 1e-9))
+    rates = ldf.equality(
+        "rates", lambda y, b: y.sigmoid(), scope=ldf.Groups("group", groups), exact=decided,
+        slack=1 / max(1, int(counts[counts > 0].min())),
+    )  # fmt: skip
+    assert ldf.repair(scores, batch, [rates]).certificate.holds
 
 
 def test_decisions_of_another_kind_are_refused():

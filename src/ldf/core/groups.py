@@ -147,13 +147,10 @@ class Groups(Scope):
         members = member.to(y.dtype)
         counts = members.sum(0)
         rates = (members.t() @ decisions.to(y.dtype)) / counts.clamp_min(1)
-        slack = constraint.slack_at(k)
         if bool((constraint.violation(self.compared(decisions.to(y.dtype)[:, None], member), k) <= 0).all()):
             return predictions
-        # Rates are multiples of 1/n: room for rounding two of them.
-        room = 1 / float(counts[counts > 0].min())
-        wanted = settle(constraint, self.compare, rates, counts, max(0.0, slack - room))
-        more = (wanted.clamp(0, 1) * counts).round() - rates * counts
+        wanted = settle(constraint, self.compare, rates, counts, constraint.slack_at(k)).clamp(0, 1)
+        more = self._whole(constraint, wanted * counts, counts, k) - rates * counts
         way = _crossing(decide, y, decisions)
         for group, change in enumerate(more.round().tolist()):
             able = member[:, group] & (decisions == (change < 0)) & torch.isfinite(way)
@@ -161,6 +158,28 @@ class Groups(Scope):
             rows = rows[way[rows].abs().argsort()[: abs(int(change))]]
             y = y.index_add(0, rows, way[rows])
         return tree_map(lambda leaf: y.view_as(leaf) if leaf.is_floating_point() else leaf, predictions)
+
+    def _whole(self, constraint: Constraint, wanted: Tensor, counts: Tensor, k: int) -> Tensor:
+        """Whole numbers of decisions [G] near these, changed by one at a time until their rates satisfy the constraint.
+
+        Rates are multiples of 1/n: an equality without slack may have no solution, and gets a small violation.
+        """
+
+        def excess(numbers: Tensor) -> float:
+            rates = torch.where(counts > 0, numbers / counts, torch.nan)
+            return float(constraint.violation(self.compare(rates[:, None]), k).nan_to_num(0.0).sum())
+
+        found = wanted.round()
+        left = excess(found)
+        steps = torch.eye(len(counts), dtype=found.dtype, device=found.device)
+        while left > 0:
+            tried = [torch.minimum((found + step).clamp_min(0), counts) for step in (*steps, *-steps)]
+            scores = [(excess(one), float((one - wanted).abs().sum())) for one in tried]
+            (least, _), best = min(zip(scores, tried, strict=True), key=lambda pair: pair[0])
+            if least >= left:
+                break
+            found, left = best, least
+        return found
 
     def stack(self, name: str, multiplier: str) -> Hashable:
         """One stack per constraint."""

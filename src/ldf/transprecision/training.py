@@ -55,9 +55,7 @@ class Ranges:
 
 def monotone(pairs: Tensor) -> Constraint:
     """ν = max(0, ŷ(x₁) − ŷ(x₂)) for pairs x₁ ≼ x₂ of rows, [P, 2], with one multiplier per pair."""
-    return inequality(
-        "monotone", lambda y, _: y[0] - y[1], scope=Pairs(pairs), degree="violation", multiplier="sample"
-    )
+    return inequality("monotone", lambda y, _: y[0] - y[1], scope=Pairs(pairs), degree="violation", multiplier="sample")
 
 
 def directed(ranges: Ranges, count: int, generator: np.random.Generator) -> Ints:
