@@ -327,7 +327,7 @@ def tuning(results: Results) -> str:
     """How the default does without an argument, in words."""
     values = results.values("problems")
     ratios = {name: values[f"{name}_default_ratio"] for name in _problems(values)}
-    far = [f"{name.replace('_', ' ')} ({digits(ratio, 3)} times)" for name, ratio in ratios.items() if ratio > 1.1]
+    far = [f'"{name.replace("_", " ")}" ({digits(ratio, 3)} times)' for name, ratio in ratios.items() if ratio > 1.1]
 
     def at(key: str, count: int = 2) -> str:
         return _minus(digits(values[f"dc3_qp_{key}"], count))
