@@ -247,10 +247,10 @@ def _examine(course: Course, rule: Dual | None, opposed: str | None, evidence: E
             "repair",
         )
     if fall > 0.7 and _oscillates(course.trend[begin:]):
-        swing = nu[-2 * tail :]
-        return say(
-            "oscillating", f"{values}; ν swings between {number(min(swing))} and {number(max(swing))}.", "calmer"
-        )
+        swing = course.trend[-2 * tail :]
+        low, high = number(min(swing)), number(max(swing))
+        worst = " times its tolerance in its worst column" if course.trend is course.excess else ""
+        return say("oscillating", f"{values}; ν swings between {low} and {high}{worst}.", "calmer")
     if multiplier[middle] > 0 and multiplier[-1] / multiplier[middle] > RUNAWAY and loss[-1] > 1.1 * min(loss):
         return say(
             "runaway",
@@ -269,7 +269,7 @@ def _examine(course: Course, rule: Dual | None, opposed: str | None, evidence: E
             "repair",
         )
     if fall < FLAT:
-        return say("still falling", f"{values}; ν was {number(half)} halfway.", "longer", "stronger")
+        return say("still falling", f"{values}; ν was {number(half)} halfway.", "longer", "stronger", "repair")
     if share < IDLE:
         return say("idle", f"{values}, too small to have an effect.", "stronger")
     untested = ("test",) if evidence is None else ()

@@ -317,7 +317,6 @@ class Automatic(Dual):
     most: ClassVar[float] = 4.0
     curve: ClassVar[float] = 0.1
     margin: ClassVar[float] = 1.3
-    stronger: ClassVar[tuple[str, ...]] = ("use Ascent(1.0)", "use Augmented")
 
     def start(self, like: Tensor) -> State:
         """λ⁰ = 0, no dispute."""
