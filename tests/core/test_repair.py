@@ -481,9 +481,10 @@ def test_rates_of_decisions_change_the_fewest_decisions_next_to_the_threshold():
     assert torch.equal(ldf.repair(done.predictions, batch, [rate], dtype=torch.float32).predictions, done.predictions)
 
 
-@given(seed=st.integers(0, 10_000), rows=st.integers(20, 90), groups=st.integers(2, 4), target=st.floats(0, 1))
+@given(seed=st.integers(0, 10_000), rows=st.integers(20, 90), groups=st.integers(2, 4), level=st.integers(0, 40))
 @settings(max_examples=25, deadline=None)
-def test_rates_of_decisions_satisfy_their_constraint_though_they_are_fractions(seed, rows, groups, target):
+def test_rates_of_decisions_satisfy_their_constraint_though_they_are_fractions(seed, rows, groups, level):
+    target = level / 40
     random = torch.Generator().manual_seed(seed)
     group = torch.randint(0, groups, (rows,), generator=random)
     batch, scores = ldf.Batch(group=group), torch.randn(rows, 1, generator=random)
