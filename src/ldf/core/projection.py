@@ -22,7 +22,7 @@ from torch import Tensor
 ROUNDS = 200
 """Maximum number of active sets tried by `project`."""
 EXACT = 1e-12
-"""Accuracy of `project`, relative to the largest distance from w to one of the bounds."""
+"""Accuracy of `project`, relative to the largest distance from w to a bound that it violates."""
 CLOSE = 1e-6
 """Accuracy, relative as well, at which `project` may return a result if it cannot reach `EXACT`."""
 STEP = 1e-9
@@ -235,7 +235,7 @@ def project(jacobian: Jacobian, target: Tensor, bound: Tensor, equal: Tensor) ->
     """
     c, fixed, work = jacobian.times(target) - bound, equal, jacobian
     value = image = centre = torch.zeros_like(c)  # λ, J Jᵀ λ and λ̄
-    scale = torch.where(torch.isfinite(c), c.abs(), 0.0).amax(1)
+    scale = torch.where(equal, c.abs(), c.clamp_min(0)).amax(1)  # of what is violated
     sizes = c.new_tensor(jacobian.small)
     stage = torch.zeros(len(c), dtype=torch.int64, device=c.device)
     before = torch.full_like(scale, torch.inf)
