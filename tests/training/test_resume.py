@@ -209,6 +209,15 @@ def test_without_labels_other_data_or_batches_are_another_problem(tmp_path: Path
             fit(tmp_path, **options | change)
 
 
+def test_stacked_weights_of_another_layout_are_another_problem(tmp_path: Path) -> None:
+    x = torch.rand(32, 4)
+    options = {"loss": nn.functional.mse_loss, "seeds": range(2), "epochs": 2, "checkpoint": tmp_path}
+    options |= {"progress": False}
+    ldf.fit_many(lambda: nn.Linear(4, 4), (x, x), **options)  # weights are held transposed
+    with pytest.raises(ValueError, match="transposed"):
+        ldf.fit_many(lambda: nn.Linear(4, 4), (x, x), compile=False, **options)
+
+
 def test_a_run_that_a_callback_ended_is_not_trained_again(tmp_path: Path) -> None:
     first = fit(tmp_path, callbacks=lambda done: len(done.history) == 2)
     assert first.stopped_early

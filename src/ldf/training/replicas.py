@@ -136,14 +136,16 @@ def fit_many(
     ]
     # A single run has nothing to stack, and its plain step is cheaper.
     engine: Single | Stacked
+    turn = len(models) > 1 and compile is not False
     if len(models) == 1:
         engine = Single(settings, models[0], lagrangians[0], task)
     else:
-        engine = Stacked(settings, models, lagrangians, task, turn=compile is not False)
+        engine = Stacked(settings, models, lagrangians, task, turn)
     facts: dict[str, Any] = {
         "model": shapes(models[0]),
         "lr": lr,
         "runs": [[seed, repr(rule), fold] for seed, rule, fold in runs.plan],
+        "transposed": turn,
     }
     if subsets is not None or held_out is not None:
         known = [*own, *(out or [])]
