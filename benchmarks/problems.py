@@ -515,9 +515,11 @@ def run(name: str, method: str, step: float | None, seed: int, folder: Path) -> 
         begun = time.process_time()
         rows = {key: column.double() if column.is_floating_point() else column for key, column in problem.test.items()}
         batch = ldf.Batch(**rows, ids=torch.arange(len(y)))
-        repaired = ldf.repair(y, batch, problem.constraints(problem.test)).predictions
+        repaired = ldf.repair(y, batch, problem.constraints(problem.test))
         found["repair_ms"] = 1e3 * (time.process_time() - begun) / len(y)
-        found |= {f"repaired_{key}": value for key, value in judged(problem, repaired, rows, solved).items()}
+        found["repaired_worst"] = max(finding.max for finding in repaired.certificate.findings)  # of any row
+        judgement = judged(problem, repaired.predictions, rows, solved)
+        found |= {f"repaired_{key}": value for key, value in judgement.items()}
     write_whole(file, json.dumps(found))
     return found
 
@@ -545,7 +547,8 @@ def summary(names: list[str], seeds: int, results: Mapping[tuple[Any, ...], dict
         if not best:
             continue
         for key in best[0]:
-            flat[f"{name}_{method}_{key}"] = statistics.mean(found[key] for found in best)
+            combine = max if key == "repaired_worst" else statistics.mean
+            flat[f"{name}_{method}_{key}"] = combine([found[key] for found in best])
         flat[f"{name}_{method}_score_std"] = statistics.pstdev([found["score"] for found in best])
     for name in names:
         scores = {m: flat[f"{name}_{m}_score"] for m in METHODS if f"{name}_{m}_score" in flat}
