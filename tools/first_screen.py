@@ -176,9 +176,10 @@ def first_screen(results: Results) -> str:
         "and a little on monotonicity; repair makes answers feasible everywhere. Mean ± standard deviation over 5",
         "seeds, 10 training sets or 5 folds, on test rows; – means not applicable.",
     )
+    again = f"; {facts['run again'].removesuffix(' UTC')[:-6]}" if "run again" in facts else ""
     lines += paragraph(
         "¹ Largest mean ν of any constraint; repaired (`ldf predict`, one network) and IPOPT: largest ν of any answer.",
-        f"² The paper's recipe; the tuned one has no MC. From `{facts['command']}` ({facts['date'][:10]})",
+        f"² The paper's recipe; the tuned one has no MC. From `{facts['command']}` ({facts['date'][:10]}{again})",
         f"and, for times and peers, `{bench['answers']['command'].split(' --')[0]}` and",
         f"`{bench['fairness']['command'].split(' --')[0]}` ({bench['answers']['date'][:10]}), on {facts['machine']}.",
     )
