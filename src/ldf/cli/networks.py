@@ -15,7 +15,8 @@ from ..proxies.registry import OWN, kinds
 from .options import Epochs, Workers, advice
 
 if TYPE_CHECKING:
-    from ..proxies.problem import Problem, Solver
+    from ..proxies.nlp import Solution
+    from ..proxies.problem import Problem
 
 app = typer.Typer()
 
@@ -25,6 +26,7 @@ Kind = Annotated[str, typer.Argument(help=f"Kind of problem: {', '.join(KINDS)}.
 Mode = Literal["shared", "independent"]
 Model = Literal["M", "MC", "MCD"]
 RecipeName = Literal["paper", "tuned"]
+SolverName = Literal["ldf", "ipopt"]
 How = Literal["fast", "projection", "optimal", "none"]
 Case = Annotated[
     str,
@@ -49,25 +51,38 @@ def solve(
     kind: Kind,
     case: Case,
     demands: Annotated[Path | None, typer.Option(help=DEMANDS)] = None,
+    solver: Annotated[
+        SolverName | None,
+        typer.Option(
+            help="ldf: the interior point for power networks, with IPOPT where it does not decide; ipopt: IPOPT alone. "
+            "By default ldf for power networks, if numba is installed, else ipopt."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list of them.")] = False,
 ) -> None:
-    """Solve the nominal demand, or a file of demands, to optimality with IPOPT."""
+    """Solve the nominal demand, or a file of demands, to optimality."""
     from ..io.text import table
     from ..proxies import open_problem
 
     problem = open_problem(kind, case)
     wanted = problem.nominal[None] if demands is None else _demands(demands, problem)
-    solver = problem.solver()
-    answers = [_solution(problem, solver, demand) for demand in wanted]
+    answers = [_solution(problem, found) for found in problem.solver(solver).many(wanted)]
     if as_json:
         typer.echo(json.dumps(answers[0] if demands is None else answers, indent=1))
     else:
         rows = [
-            [i, a["status"], "–" if a["objective"] is None else f"{a['objective']:.2f}", a["iterations"], a["seconds"]]
+            [
+                i,
+                a["status"],
+                "–" if a["objective"] is None else f"{a['objective']:.2f}",
+                a["solver"],
+                a["iterations"],
+                a["seconds"],
+            ]
             for i, a in enumerate(answers, 1)
         ]
         objective = f"objective {problem.units.get('objective', '')}".rstrip()
-        typer.echo(table(["demand", "status", objective, "iterations", "seconds"], rows))
+        typer.echo(table(["demand", "status", objective, "solver", "iterations", "seconds"], rows))
         if demands is None and answers[0]["state"]:
             parts = {**answers[0]["state"], **{name: answers[0][name] for name in problem.priced}}
             spans = [
@@ -259,13 +274,13 @@ def _demands(path: Path, problem: Problem) -> Any:
     return read_demands(path, problem)
 
 
-def _solution(problem: Problem, solver: Solver, demand: Any) -> dict[str, Any]:
+def _solution(problem: Problem, found: Solution) -> dict[str, Any]:
     """A solved demand as JSON data."""
-    found = solver.solve(demand)
     answer: dict[str, Any] = {
         "case": problem.name,
         "status": found.status,
         "objective": found.objective if found.solved else None,
+        "solver": found.solver,
         "iterations": found.iterations,
         "seconds": found.seconds,
         "state": None,

@@ -33,6 +33,8 @@ LAWS = {
     "flow_q": "8b",
 }
 """Constraint names, and their numbers in the paper."""
+LIMITS = tuple(LAWS)[:7]
+"""The constraints of the optimal power flow itself; flows follow from Ohm's law."""
 
 
 class States(NamedTuple):

@@ -21,8 +21,7 @@ from ..proxies.source import NetworkError
 from .acopf import ACOPF
 from .case import Case, load
 from .constraints import LAWS, PowerLaws
-from .fast import FastDispatch
-from .flow import PowerFlow
+from .solver import InteriorACOPF
 
 Floats = NDArray[np.float64]
 
@@ -47,7 +46,9 @@ class Power(Problem):
     }
 
     def __init__(self, case: Case) -> None:
-        super().__init__(case, lambda: ACOPF(case), np.tile(numbered(case.loads, case.buses), 2))
+        self.own: type[ACOPF] = InteriorACOPF if InteriorACOPF.serves(case) else ACOPF
+        super().__init__(case, lambda: self.own(case), np.tile(numbered(case.loads, case.buses), 2))
+        self.solvers = ("ldf", "ipopt") if self.own is InteriorACOPF else ("ipopt",)
         self.case, self.nodes, n = case, case.bus.tolist(), case.buses
         self.names = {"pg": case.generator, "qg": case.generator, "v": case.bus, "theta": case.bus}
         self.factors = {"pg": case.base, "qg": case.base, "theta": 180 / np.pi}
@@ -81,21 +82,24 @@ class Power(Problem):
         """Write the network's MATPOWER file to a folder."""
         write_whole(folder / f"{self.name}.m", self.case.text)
 
-    def sensitivities(self, points: Points) -> dict[str, NDArray[Any]]:
-        """T = ∂[θ, v]/∂u at warm-start points, [K, 2N + 2, U]."""
-        if len(self.case.reference) > 1:
-            return {}
-        v, theta = (points.states[:, self.quantities[name]] for name in ("v", "theta"))
-        flow = PowerFlow(self.case)
-        return {"moved": np.array([flow.sensitivity(at) for at in v * np.exp(1j * theta)], np.float32)}
+    def solver(self, which: str | None = None) -> ACOPF:
+        """The interior point of `interior.py`, with IPOPT as its fallback, or IPOPT alone."""
+        self._known(which)
+        return ACOPF(self.case) if which == "ipopt" else self.own(self.case)
 
     def fast(self, points: Points, tolerance: float) -> Repair:
-        """Power flows with corrections; for a network with several reference buses, the optimum."""
-        optimal = Optimal(self.solver(), points)
-        return FastDispatch(self.model, points, tolerance, optimal) if "moved" in points.extra else optimal
+        """The optimum, from the prediction, to the precision that a certificate needs."""
+        return Optimal(self.solver(), points, tolerance)
 
     def _laws(self, dtype: torch.dtype) -> PowerLaws:
         return PowerLaws(self.case, dtype)
+
+    def objective(self, states: Tensor) -> Tensor:
+        """[B] cost of states [B, S] in $/h; differentiable."""
+        p = states[:, self.quantities["pg"]]
+        c2, c1, c0 = (torch.from_numpy(each).to(states) for each in self.case.cost.T.copy())
+        found: Tensor = (p * (c2 * p + c1) + c0).sum(1)
+        return found
 
     def reported(self, states: Tensor) -> dict[str, Tensor]:
         """p^g, v, θ, and the active flows of all arcs."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -43,6 +44,10 @@ STARTS: dict[Start, dict[str, Any]] = {
 """IPOPT options by start: from a point, from another solution, or from a solution that is nearly optimal."""
 
 
+ALONE = threading.RLock()
+"""Held while CasADi builds and IPOPT solves: neither CasADi's symbols nor MUMPS may be used by two threads."""
+
+
 @dataclass(frozen=True)
 class Solution:
     """Result of a solve: a point, its objective, its multipliers, and the solver's status."""
@@ -56,11 +61,40 @@ class Solution:
     """Multipliers of the variables' bounds, [n]."""
     iterations: int
     seconds: float
+    solver: str = "ipopt"
+    """Which solver found it: "ipopt", or "ldf", the interior point of `power/interior.py`."""
+    warm: bool = False
+    """Whether the given start led to it."""
+    reason: str = ""
+    """Why a demand is infeasible, if known."""
 
     @property
     def solved(self) -> bool:
         """Whether the point is an optimum, to the solver's tolerance."""
         return self.status == "optimal"
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Starting points for B demands: states [B, n], multipliers of constraints [B, m] and of bounds [B, n]."""
+
+    states: Floats
+    multipliers: Floats
+    bounds: Floats
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @classmethod
+    def of(cls, solutions: Sequence[Solution]) -> Starts:
+        """Solutions of other demands."""
+        return cls(
+            *(np.array([getattr(each, name) for each in solutions]) for name in ("state", "multipliers", "bounds"))
+        )
+
+    def __getitem__(self, row: int) -> Solution:
+        """One of them, as a solution to start from."""
+        return Solution("start", float("nan"), self.states[row], self.multipliers[row], self.bounds[row], 0, 0.0)
 
 
 class NLP:
@@ -137,12 +171,13 @@ class NLP:
             name: Start = "close" if close else "warm"
         else:
             given, name = {"x0": start}, "cold"
-        self.prepare(name)
-        solver = self._solvers[name]
-        begun = time.perf_counter()
-        found = solver(p=d, lbx=self.bounds[0], ubx=self.bounds[1], lbg=self.limits[0], ubg=self.limits[1], **given)
-        seconds = time.perf_counter() - begun
-        stats = solver.stats()
+        with ALONE:
+            self.prepare(name)
+            solver = self._solvers[name]
+            begun = time.perf_counter()
+            found = solver(p=d, lbx=self.bounds[0], ubx=self.bounds[1], lbg=self.limits[0], ubg=self.limits[1], **given)
+            seconds = time.perf_counter() - begun
+            stats = solver.stats()
         return Solution(
             status=STATUS.get(stats["return_status"], "failed"),
             objective=float(found["f"]),

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core.constraint import Constraint
 from .laws import Compiled, Laws, ProgramLaws
-from .nlp import Solution
+from .nlp import Solution, Starts
 from .program import Program, Task
 
 if TYPE_CHECKING:
@@ -36,11 +36,14 @@ class Solver(Protocol):
     def several(self) -> bool:
         """Whether there may be more than one local optimum."""
 
-    def solve(self, demand: Floats | None = None, start: Solution | None = None, close: bool = False) -> Solution:
-        """The optimal state for a demand [D], from a cold or a warm start; `close`: the start is nearly optimal."""
+    def solve(self, demand: Floats | None = None, start: Solution | None = None) -> Solution:
+        """The optimal state for a demand [D], from a cold start or from another demand's solution."""
 
-    def violation(self, demand: Floats, state: Floats) -> float:
-        """The largest constraint violation of the model at a state [S], in the model's own units."""
+    threads: int
+    """Number of cores that `many` uses for demands side by side; 0 if it solves one after the other."""
+
+    def many(self, demands: Floats, starts: Starts | None = None, tolerance: float | None = None) -> list[Solution]:
+        """The optimal states for demands [B, D], see `Program.many`."""
 
     def optima(self, demand: Floats) -> list[Solution]:
         """Local optima for a demand [D], cheapest first; if none is found, the last failed solve."""
@@ -74,8 +77,8 @@ class Problem(ABC):
     It **may** define how results are shown: `units`, `factors` and `names` (`present`, `entry` and `demands` use them),
     or these three methods directly; `reported`, `assumptions`; prices (`priced`, `nodes`, `prices`); a plot (`draw`).
 
-    It may also replace the default laws by laws in torch (`_laws`, `laws`, `precision`), which train faster, and the
-    default repair by its own (`fast`, `sensitivities`).
+    It may also replace the default laws by laws in torch (`_laws`, `laws`, `precision`), which train faster, the
+    default repair by its own (`fast`), and the solver (`solvers`, `solver`).
 
     Args:
         network: the network, with a name and a fingerprint that changes with any of its numbers.
@@ -139,13 +142,17 @@ class Problem(ABC):
     def save(self, folder: Path) -> None:
         """Write everything that `load` needs, so that the network's original file is no longer required."""
 
-    def solver(self) -> Solver:
-        """A new solver for each caller."""
+    solvers: Sequence[str] = ("ipopt",)
+    """Names of the solvers that `solver` can return, the default first."""
+
+    def solver(self, which: str | None = None) -> Solver:
+        """A new solver for each caller: the default one, or one of `solvers`."""
+        self._known(which)
         return self.program()
 
-    def sensitivities(self, points: Points) -> dict[str, NDArray[Any]]:
-        """Data that `fast` needs at the warm-start points, [K, …] each."""
-        return {}
+    def _known(self, which: str | None) -> None:
+        if which not in (None, *self.solvers):
+            raise ValueError(f"{self.name} is solved by {' or '.join(self.solvers)}, not by {which!r}")
 
     def fast(self, points: Points, tolerance: float) -> Repair | None:
         """The problem's own fast repair, whose answers satisfy every constraint to a tolerance; None if it has none."""

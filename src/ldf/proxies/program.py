@@ -16,12 +16,14 @@ import casadi
 import numpy as np
 from numpy.typing import NDArray
 
-from .nlp import NLP, Solution
+from .nlp import NLP, Solution, Starts
 
 Floats = NDArray[np.float64]
 Task = Literal["check", "cold", "warm", "project"]
 """Tasks of a program: check states, solve from a cold or a warm start, project."""
 
+CLOSE = 1e-2
+"""A start that violates no constraint of the model by more than this, per unit, counts as nearly optimal."""
 APART = 1e-3
 """States that differ by more than this, per unit, are different optima of the same demand."""
 
@@ -146,6 +148,8 @@ class Program(ABC):
     sharpness: float = 1e6
     """Factor on the projection's distance: at an active bound the barrier keeps a distance of about
     √(tolerance / 2·sharpness)."""
+    threads: int = 0
+    """Number of cores that `many` uses for demands side by side; 0 if it solves one after the other."""
     tolerance: float = 1e-8
     """IPOPT's tolerance."""
     iterations: int = 300
@@ -271,14 +275,28 @@ class Program(ABC):
         if "project" in tasks:
             self._projection.prepare("cold")
 
-    def solve(self, demand: Floats | None = None, start: Solution | None = None, close: bool = False) -> Solution:
-        """The cheapest state for a demand, from a cold start or warm-started from another demand's solution.
+    def solve(self, demand: Floats | None = None, start: Solution | None = None) -> Solution:
+        """The cheapest state for a demand, from a cold start or warm-started from another demand's solution."""
+        demand = self.nominal if demand is None else demand
+        return self.optima(demand)[0] if start is None else self._solve(demand, start)
+
+    def many(self, demands: Floats, starts: Starts | None = None, tolerance: float | None = None) -> list[Solution]:
+        """The cheapest states for demands [B, D].
 
         Args:
-            close: the start is nearly optimal for this demand.
+            starts: a start for each; without one, or if it leads to no optimum, the start is cold.
+            tolerance: the solver may end as soon as a certificate with this tolerance holds and the cost is within
+                .001 % of the optimum. By default, and with IPOPT always, it ends at its own tolerance.
         """
-        demand = self.nominal if demand is None else demand
-        return self.optima(demand)[0] if start is None else self._solve(demand, start, close)
+        found = []
+        for row, demand in enumerate(demands):
+            solution = None
+            if starts is not None:
+                start = starts[row]
+                solution = self._solve(demand, start, self.violation(demand, start.state) <= CLOSE)
+            warm = solution is not None and solution.solved
+            found.append(replace(solution, warm=True) if solution is not None and warm else self.solve(demand))
+        return found
 
     def check(self, demands: Floats, states: Floats) -> tuple[dict[str, Floats], Floats]:
         """`violations` and `costs` of states [B, S] for demands [B, D], in one pass."""

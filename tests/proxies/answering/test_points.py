@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from ldf.power.flow import PowerFlow
 
 from ldf.io import checkpoint
 from ldf.io.checkpoint import CheckpointError
-from ldf.power.flow import PowerFlow
 from ldf.power.problem import Power
 from ldf.proxies import open_problem
 from ldf.proxies.answering import points as module

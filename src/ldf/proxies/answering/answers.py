@@ -137,7 +137,7 @@ class Responder:
     ) -> Answer:
         """Add prices and, if the optimum is known or requested, the gap to it."""
         best = found.solution
-        if best is not None:
+        if best is not None and best.solved:
             prices = self.problem.prices(best)
         elif self.gap and answer.status == "certified":
             best = self.solver.solve(demand)

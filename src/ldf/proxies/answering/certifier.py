@@ -94,6 +94,8 @@ class Certifier:
         law = max(worst, key=lambda name: worst[name])
         if not found.solved:
             status, reason = "unsolvable", f"the solver ended with {found.status!r}"
+            if found.solution is not None and found.solution.reason:
+                reason += f": {found.solution.reason}"
         elif not worst[law] <= self.tolerance:
             status, reason = "uncertified", f"{law} is violated by {worst[law]:.2g}"
         else:

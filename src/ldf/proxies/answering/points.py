@@ -1,22 +1,20 @@
-"""Warm-start points: solved demands with their multipliers, and the sensitivities that a problem computes there.
+"""Warm-start points: solved demands with their multipliers.
 
 Stored in a file next to a trained network, and recomputed if there is none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from ...io.checkpoint import CheckpointError, load, save
 from ...io.text import Progress
-from ..nlp import Solution
+from ..nlp import Solution, Starts
 from ..problem import Floats, Ints, Problem
 
 FORMAT = "ldf-points-1"
@@ -65,8 +63,6 @@ class Points:
     states: Floats
     multipliers: Floats
     bounds: Floats
-    extra: dict[str, NDArray[Any]] = field(default_factory=dict)
-    """Data of the problem's own fast repair (`Problem.sensitivities`)."""
 
     def __len__(self) -> int:
         return len(self.demands)
@@ -76,16 +72,17 @@ class Points:
         """Demands [B, D] → index of the nearest point, [B]."""
         return Nearest(self.demands)
 
-    def start(self, demand: Floats, prediction: Floats) -> Solution:
-        """A predicted state with the nearest point's multipliers; if it is not finite, that point's state."""
-        k = int(self.nearest(demand[None])[0])
-        state = prediction if np.isfinite(prediction).all() else self.states[k]
-        return Solution("predicted", float("nan"), state, self.multipliers[k], self.bounds[k], 0, 0.0)
+    def starts(self, demands: Floats, predictions: Floats) -> Starts:
+        """Predicted states [B, S] with the nearest points' multipliers; if not finite, those points' states."""
+        near = self.nearest(demands)
+        sound = np.isfinite(predictions).all(1, keepdims=True)
+        states = predictions if sound.all() else np.where(sound, predictions, self.states[near])
+        return Starts(states, self.multipliers[near], self.bounds[near])
 
     def save(self, folder: Path, problem: Problem) -> None:
         """Write the points to the folder of a run."""
         own = ("demands", "states", "multipliers", "bounds")
-        arrays = {name: getattr(self, name) for name in own} | {f"extra.{k}": v for k, v in self.extra.items()}
+        arrays = {name: getattr(self, name) for name in own}
         tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
         save(folder / FILE, tensors, {"format": FORMAT, "case": problem.name, "fingerprint": problem.fingerprint})
 
@@ -104,7 +101,6 @@ class Points:
                 "as it is now; delete it to have them recomputed"
             )
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        extra = {name.partition(".")[2]: arrays.pop(name) for name in list(arrays) if name.startswith("extra.")}
         rows, size = len(arrays.get("demands", ())), len(problem.lower)
         widths = {"demands": len(problem.nominal), "states": size, "multipliers": None, "bounds": size}
         for name, width in widths.items():
@@ -112,37 +108,38 @@ class Points:
             if array.ndim != 2 or width not in (None, array.shape[1]):
                 wanted = "two dimensions" if width is None else f"{width} columns"
                 raise CheckpointError(f"{path} is damaged: {name} should have {wanted}; delete it")
-        for name, array in (arrays | extra).items():
+        for name, array in arrays.items():
             if len(array) != rows:
                 raise CheckpointError(f"{path} is damaged: {name} should have {rows} rows, not {len(array)}; delete it")
-        return cls(**{name: arrays[name] for name in widths}, extra=extra)
+        return cls(**{name: arrays[name] for name in widths})
 
 
 def build(problem: Problem, demands: Floats, progress: bool | None = None) -> Points:
-    """Solve the first `COUNT` of demands [n, D] that have a solution, each warm-started from the one before."""
+    """Solve the first `COUNT` of demands [n, D] that have a solution."""
     solver = problem.solver()
     found: list[Solution] = []
     kept: list[Floats] = []
     line = Progress(min(COUNT, len(demands)), "point", progress)
-    for demand in demands[: ATTEMPTS * COUNT]:
-        solution = solver.solve(demand, found[-1]) if found else solver.solve(demand)
-        if not solution.solved and found:
-            solution = solver.solve(demand)
-        if solution.solved:
-            found.append(solution)
-            kept.append(demand)
-            line.update(len(found), lambda: problem.name)
+    size = COUNT if solver.threads else 1
+    for first in range(0, min(len(demands), ATTEMPTS * COUNT), size):
+        part = demands[first : first + size]
+        # One at a time, each from the one before.
+        starts = None if solver.threads or not found else Starts.of(found[-1:])
+        for demand, solution in zip(part, solver.many(part, starts), strict=True):
+            if solution.solved and len(found) < COUNT:
+                found.append(solution)
+                kept.append(demand)
+        line.update(len(found), lambda: problem.name)
         if len(found) == COUNT:
             break
     if not found:
         raise ValueError(f"none of {len(demands[: ATTEMPTS * COUNT])} demands in the training range could be solved")
-    points = Points(
+    return Points(
         np.array(kept),
         np.array([solution.state for solution in found]),
         np.array([solution.multipliers for solution in found]),
         np.array([solution.bounds for solution in found]),
     )
-    return replace(points, extra=problem.sensitivities(points))
 
 
 def spread(demands: Floats) -> Floats:

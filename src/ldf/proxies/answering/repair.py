@@ -16,9 +16,6 @@ from ..problem import Floats, Problem, Solver
 from ..program import Program
 from .points import Points
 
-CLOSE = 1e-2
-"""A prediction that violates no constraint of the model by more than this, per unit, counts as nearly optimal."""
-
 
 @dataclass(frozen=True)
 class Repaired:
@@ -32,7 +29,7 @@ class Repaired:
     solved: bool = True
     """Whether there is a state to certify; False if a solver failed."""
     solution: Solution | None = None
-    """The optimum with its multipliers, if a solver found it."""
+    """What a solver found, if one was called: the optimum with its multipliers, or why there is none."""
 
 
 class Repair(ABC):
@@ -78,18 +75,26 @@ class Projection(Repair):
 
 
 class Optimal(Repair):
-    """The optimum, by a solver warm-started from the prediction and a nearby point's multipliers, or else cold."""
+    """The optimum, by a solver warm-started from the prediction and a nearby point's multipliers, or else cold.
 
-    def __init__(self, solver: Solver, points: Points) -> None:
-        self.solver, self.points = solver, points
+    Args:
+        tolerance: end as soon as a certificate with this tolerance holds and the cost is within .001 % of the optimum,
+            if the solver can; by default, at the solver's own tolerance.
+    """
+
+    def __init__(self, solver: Solver, points: Points, tolerance: float | None = None) -> None:
+        self.solver, self.points, self.tolerance = solver, points, tolerance
 
     def __call__(self, demand: Floats, prediction: Floats) -> Repaired:
         """The optimal state."""
-        start = self.points.start(demand, prediction)
-        found = self.solver.solve(demand, start, self.solver.violation(demand, start.state) <= CLOSE)
-        if not found.solved:
-            found = self.solver.solve(demand)
-        return _optimum(found)
+        return self.many(demand[None], prediction[None])[0]
+
+    def many(self, demands: Floats, predictions: Floats) -> list[Repaired]:
+        """The optimal states for demands [B, D], from predictions [B, S]."""
+        if not len(demands):
+            return []
+        starts = self.points.starts(demands, predictions)
+        return list(map(_optimum, self.solver.many(demands, starts, self.tolerance)))
 
     def prepare(self) -> None:
         """Build the solver for warm and cold starts."""
@@ -129,4 +134,5 @@ def fastest(problem: Problem, points: Points, tolerance: float) -> Repair:
 
 def _optimum(found: Solution) -> Repaired:
     """Result of a solver, solved or failed."""
-    return Repaired(found.state, "solver", found.status, found.solved, found if found.solved else None)
+    name = "solver" if found.solver == "ipopt" else "interior" if found.warm else "interior-cold"
+    return Repaired(found.state, name, found.status, found.solved, found)

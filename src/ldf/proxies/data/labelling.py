@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -25,6 +25,8 @@ FORMAT = "ldf-dataset-1"
 MANIFEST = "dataset.json"
 HOPELESS = 200
 """Labelling stops after this many samples without a single solution."""
+SMALL, LARGE = 100, 1000
+"""Maximum number of samples per shard, if a solver takes them one after the other, or side by side."""
 ANCHORS = 21
 """Number of factors on the nominal demand whose solutions serve as warm starts."""
 FINE = 81
@@ -61,6 +63,9 @@ class Labeller:
         self.problem, self.origin = problem, origin
         self.solver: Solver = problem.solver()
         sampling = origin.sampling
+        if self.solver.threads:  # a cold solve takes no longer than finding a start for it
+            self.solver.threads = 1  # `label` uses all cores, with a shard on each
+            return
         count = FINE if self.solver.several else ANCHORS
         self.factors = np.linspace(sampling.low, sampling.high, count)
         self.anchors = [distinct(self.solver.optima(problem.nominal * f)) for f in self.factors]
@@ -98,32 +103,44 @@ class Labeller:
             return found[-1]
         return self.solver.solve(demand)
 
+    def _all(self, demands: Floats, starts: list[Solution] | None = None) -> list[Solution]:
+        """The optima for demands [B, D]; those of the hot start's second demands are solved from the first's."""
+        if self.solver.threads:
+            return self.solver.many(demands)
+        if starts is None:
+            return [self.solve(demand) for demand in demands]
+        found = [self.solve(demand, start) for demand, start in zip(demands, starts, strict=True)]
+        return [each if each.solved else self.solve(demand) for demand, each in zip(demands, found, strict=True)]
+
     def shard(self, number: int) -> pa.Table:
         """The solved samples of a shard as a table; its metadata count the failures by reason."""
         origin, problem = self.origin, self.problem
         rows: dict[str, list[Any]] = {name: [] for name in schema(problem, origin.sampling).names}
         failures: Counter[str] = Counter()
-        for index in range(number * origin.shard, (number + 1) * origin.shard):
-            first, second = origin.sampling.draw(origin.seed, index, problem.loads)
-            demand = problem.nominal * first
-            found = self.solve(demand)
-            earlier = None
-            if second is not None and found.solved:
-                earlier, earlier_demand = found, demand
-                demand = problem.nominal * second
-                found = self.solve(demand, earlier)
-                if not found.solved:
-                    found = self.solve(demand)
-            if not found.solved:
-                failures[found.status] += 1
+        indices = range(number * origin.shard, (number + 1) * origin.shard)
+        drawn = [origin.sampling.draw(origin.seed, index, problem.loads) for index in indices]
+        demands = problem.nominal * np.array([first for first, _ in drawn])
+        found = self._all(demands)
+        earlier: Sequence[Solution | None] = [None] * len(found)
+        earlier_demands = demands
+        if origin.sampling.hot_start:
+            solved = [i for i, each in enumerate(found) if each.solved]
+            demands = problem.nominal * np.array([second for _, second in drawn])
+            earlier, found = found, list(found)
+            for i, each in zip(solved, self._all(demands[solved], [found[i] for i in solved]), strict=True):
+                found[i] = each
+        for i, index in enumerate(indices):
+            if not found[i].solved:
+                failures[found[i].status] += 1
                 continue
-            row = {"draw": index, "demand": demand, "state": found.state, "objective": found.objective}
-            if earlier is not None:
-                row |= {"earlier_demand": earlier_demand, "earlier_state": earlier.state}
+            row = {"draw": index, "demand": demands[i], "state": found[i].state, "objective": found[i].objective}
+            before = earlier[i]
+            if before is not None:
+                row |= {"earlier_demand": earlier_demands[i], "earlier_state": before.state}
             if problem.priced:
-                row["prices"] = problem.prices(found)
-                if earlier is not None:
-                    row["earlier_prices"] = problem.prices(earlier)
+                row["prices"] = problem.prices(found[i])
+                if before is not None:
+                    row["earlier_prices"] = problem.prices(before)
             for name, value in row.items():
                 rows[name].append(value)
         facts = {**origin.to_dict(), "number": number, "failures": dict(sorted(failures.items()))}
@@ -222,7 +239,8 @@ def label(
     if not (problem.loads >= 0).any():
         raise ValueError(f"{problem.name} has no load to vary")
     folder.mkdir(parents=True, exist_ok=True)
-    origin = _settle(problem, rows, sampling, folder, seed)
+    threads = problem.solver().threads
+    origin = _settle(problem, rows, sampling, folder, seed, LARGE if threads else SMALL)
     problem.save(folder)
     done: dict[int, tuple[int, dict[str, int]]] = {}  # by shard: rows, failures
     for path in sorted(folder.glob("shard-*.parquet")):
@@ -249,7 +267,14 @@ def label(
             number += 1
 
     line = Progress(rows, "row", progress, done=min(solved(), rows))
-    run = Parallel(n_jobs=workers or cpu_count(), return_as="generator_unordered", pre_dispatch="1.5*n_jobs")
+    # One shard at a time: joblib would collect short ones into batches, and solve far more than are needed.
+    run = Parallel(
+        n_jobs=workers or cpu_count(),
+        backend="threading" if threads else "loky",
+        return_as="generator_unordered",
+        pre_dispatch="1.5*n_jobs",
+        batch_size=1,
+    )
     work = partial(_work, type(problem), str(folder), origin)
     for number, count, failed in run(delayed(work)(number) for number in missing()):
         done[number] = count, failed
@@ -276,10 +301,10 @@ def _reasons(failures: Counter[str]) -> str:
     return ", ".join(f"{reason} {count}" for reason, count in sorted(failures.items())) or "none"
 
 
-def _settle(problem: Problem, rows: int, sampling: Sampling, folder: Path, seed: int) -> Origin:
+def _settle(problem: Problem, rows: int, sampling: Sampling, folder: Path, seed: int, most: int) -> Origin:
     """The origin of the folder's data set: written before the first shard, and fixed from then on."""
     path = folder / MANIFEST
-    shard = max(10, min(100, rows // 40))
+    shard = max(10, min(most, rows // 40))
     if path.exists():
         shard = int(read_manifest(folder)["shard"])
     origin = Origin(problem.kind, problem.name, problem.fingerprint, seed, shard, sampling)

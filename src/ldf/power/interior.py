@@ -1,0 +1,436 @@
+"""An interior point for AC optimal power flow: its arrays for a network, its start, and what becomes of a demand.
+
+`newton.py` has the method and the equations. This file decides what to do with a demand that is not solved at first:
+
+1. Solve it, from a given start, or else from the network's own.
+2. Find the least squared shortage of power, with costs of zero. If power is missing, the demand is infeasible.
+3. Otherwise solve it again: from that state, then from the network's start with more patience.
+4. What is left is undecided; `solver.py` asks IPOPT.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.sparse.linalg import splu
+
+from ..proxies.nlp import Starts
+from .case import Case
+from .constraints import LIMITS
+from .ordering import eliminated, updates
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+WIDE = 4
+"""Demands side by side on one core; eight are no faster."""
+MISSING, NONE_MISSING = 1e-4, 1e-5
+"""A demand of which more power than the first is missing, per unit, is infeasible; less than the second is nothing."""
+ELASTIC = 1e-5
+"""ε where a balance may fail, at a cost of its squared mismatch over 2ε."""
+CLOSE_ENOUGH = 2e-6
+"""Σ zμ relative to the cost, where a certificate is wanted and not the last digit of the optimum."""
+WARM = 14
+"""Maximum number of iterations from a start with multipliers: about as many as a cold start takes."""
+PATIENT = 60
+"""Iterations without better feasibility, after which a second attempt is given up."""
+COMPILING = 2.0
+"""Seconds after which a first call says that it is compiling."""
+CHANGES = {
+    **dict.fromkeys(("v_min", "v_max"), "N"),
+    **dict.fromkeys(("p_min", "p_max", "q_min", "q_max", "generator"), "G"),
+    **dict.fromkeys(("angle_min", "angle_max", "limit", "branch"), "E"),
+    "cost": "G, 3",
+}
+"""Parameters that may differ from row to row, with their shapes: fields of `Case`, and the status, 1 or 0, of branches
+and generators."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was found for B demands, [B, …] each; see `Solution`."""
+
+    status: NDArray[Any]
+    """"optimal", "infeasible", or "undecided": another solver should decide."""
+    objective: Floats
+    state: Floats
+    multipliers: Floats
+    bounds: Floats
+    iterations: Ints
+    short: Floats
+    """[B, 2N] active and reactive power that is missing at each bus of an infeasible demand, per unit; else zero."""
+    warm: NDArray[np.bool_]
+    """Whether the given start led to the optimum."""
+    seconds: float
+    """Time per demand."""
+
+
+class InteriorPoint:
+    """Solves AC optimal power flow on one network, for many demands, from any number of threads.
+
+    Args:
+        case: the network.
+        threads: number of cores to use for many demands; all of them by default.
+    """
+
+    def __init__(self, case: Case, threads: int | None = None) -> None:
+        from . import kernel, newton  # compiled by numba, which may be missing
+
+        self.case, self.kernel, self.newton, self.threads = case, kernel, newton, threads or cores()
+        n, g, e = self.sizes = case.buses, case.generators, case.branches
+        order, columns, rows = eliminated(n, case.source, case.target)
+        place = np.empty(n, np.int64)
+        place[order] = np.arange(n)
+        source, target = place[case.source], place[case.target]
+        flipped = source < target
+        source, target = np.maximum(source, target), np.minimum(source, target)
+        arcs = case.arcs
+        each = np.stack([arcs.g_self, arcs.b_self, arcs.g_mutual, arcs.b_mutual], 1).reshape(2, e, 4)
+        keys = np.repeat(np.arange(n), np.diff(columns)) * n + rows
+        # The multipliers of `acopf.py`: two balances per bus, thermal limits of arcs that have one, then angle limits.
+        rated = np.isfinite(np.tile(case.limit, 2))
+        angled = np.isfinite(case.angle_min) | np.isfinite(case.angle_max)
+        places = 2 * n + np.cumsum(np.concatenate([rated, angled])) - 1
+        places = np.where(np.concatenate([rated, angled]), places, -1)
+        pinned = np.zeros(n)
+        pinned[place[case.reference]] = 1.0
+        self.grid = newton.Grid(
+            sizes=np.array([n, g, e]),
+            order=order,
+            pinned=pinned,
+            at=place[case.at],
+            source=source,
+            target=target,
+            flipped=flipped,
+            place=n + np.searchsorted(keys, target * n + source),
+            shunt=np.concatenate([case.gs[order], case.bs[order]]),
+            admittance=np.where(
+                flipped[:, None], each[::-1].swapaxes(0, 1).reshape(e, 8), each.swapaxes(0, 1).reshape(e, 8)
+            ).ravel(),
+            proximal=self._proximal(),
+            rated=places[: 2 * e],
+            angled=places[2 * e :],
+            columns=columns,
+            rows=rows,
+            updates=updates(n, columns, rows, keys),
+            unit=np.array([self._unit()]),
+        )
+        self.multipliers = 2 * n + int(rated.sum() + angled.sum())
+        self.limits = 2 * n + 4 * g + 4 * e
+        """M, the number of inequalities."""
+        self.common = self._common()
+        self._spaces: dict[int, list[Any]] = {1: [], WIDE: []}
+        """Arrays for W lanes that no thread uses at present."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return InteriorPoint, (self.case, self.threads)
+
+    def _proximal(self) -> Floats:
+        """δ of the thermal limits: larger where ∇h, about 2|y|/s at the limit, is steep."""
+        case = self.case
+        steep = np.where(np.isfinite(case.limit), 2 / np.hypot(case.r, case.x) / case.limit, 0.0)
+        return self.newton.PROXIMAL * np.maximum(1.0, 1e-5 * steep**2)
+
+    def _unit(self) -> float:
+        """Unit of the costs: a hundredth of the largest marginal cost of any generator over its range."""
+        case = self.case
+        c2, c1, _ = case.cost.T
+        ends = [2 * c2 * np.where(np.isfinite(limit), limit, 0.0) + c1 for limit in (case.p_min, case.p_max)]
+        largest = float(np.max(np.abs(ends)))
+        return largest / 100 if largest > 0 else 1.0
+
+    def _common(self) -> dict[str, Floats]:
+        """The network's own rows, [1, …] each: its parameters and its start."""
+        case, (n, g, e) = self.case, self.sizes
+        v, theta = self._start()
+        parts = {
+            "demand": [case.pd, case.qd],
+            "lower": [case.v_min, case.p_min, case.q_min, case.angle_min],
+            "upper": [case.v_max, case.p_max, case.q_max, case.angle_max],
+            "limit": [case.limit],
+            "cost": [case.cost.T.ravel()],
+            "branch": [np.ones(e)],
+            "generator": [np.ones(g)],
+            "elastic": [np.zeros(1)],
+            "how": [np.array([self.kernel.COLD])],
+            "state": [np.zeros(2 * g), v, theta],
+            "multipliers": [np.zeros(self.multipliers)],
+            "bounds": [np.zeros(2 * g + 2 * n)],
+        }
+        return {name: np.concatenate(part)[None].astype(np.float64) for name, part in parts.items()}
+
+    def _start(self) -> tuple[Floats, Floats]:
+        """v that minimises Σ|y|(v_i/τ − v_j)² + Σ(v − 1)², and θ that minimises Σ|y|(θ_i − θ_j − φ)²."""
+        case, n = self.case, self.sizes[0]
+        y, i, j = 1 / np.hypot(case.r, case.x), case.source, case.target
+
+        def least(first: Floats, wanted: Floats, anchor: Floats, at: Floats) -> Floats:
+            """argmin Σ y (first x_i − x_j − wanted)² + Σ anchor (x − at)²."""
+            entries = np.concatenate([y * first**2, y, -y * first, -y * first, anchor])
+            places = np.concatenate([i, j, i, j, np.arange(n)]), np.concatenate([i, j, j, i, np.arange(n)])
+            right = anchor * at
+            np.add.at(right, i, y * first * wanted)
+            np.add.at(right, j, -y * wanted)
+            found: Floats = splu(sparse.coo_matrix((entries, places), (n, n)).tocsc()).solve(right)
+            return found
+
+        held = np.zeros(n)
+        held[case.reference] = 1e8
+        v = least(1 / case.tap, np.zeros(len(y)), np.ones(n), np.ones(n))
+        theta = least(np.ones(len(y)), case.shift, held, np.zeros(n))
+        return v, theta
+
+    def rows(self, demands: Floats, changes: Mapping[str, Any] | None = None) -> dict[str, Floats]:
+        """Parameters of demands [B, 2N] that differ from the network's own.
+
+        Args:
+            changes: any of `CHANGES`, [B, …] each, or without B where all demands share it.
+        """
+        case, (n, g, e) = self.case, self.sizes
+        found = {"demand": np.ascontiguousarray(demands, np.float64)}
+        given: dict[str, Floats] = {}
+        sizes = {"N": (n,), "G": (g,), "E": (e,), "G, 3": (g, 3)}
+        for name, values in (changes or {}).items():
+            if name not in CHANGES:
+                raise ValueError(f"unknown parameter {name!r}: what may change is {', '.join(CHANGES)}")
+            array, shape = np.asarray(values, np.float64), sizes[CHANGES[name]]
+            if array.shape not in (shape, (len(demands), *shape)):
+                raise ValueError(
+                    f"{name} should be [{CHANGES[name]}] = {shape}, or one of these for each of "
+                    f"{len(demands)} demands, got an array {array.shape}"
+                )
+            wrong, wanted = np.isnan(array), "a number"
+            if name in ("branch", "generator"):
+                wrong, wanted = (array != 0) & (array != 1), "0 or 1"
+            elif name == "limit":
+                wrong, wanted = ~(array > 0), "above 0"
+            elif name == "cost":
+                wrong, wanted = wrong | (array[..., :1] < 0), "a number, with c₂ ≥ 0"
+            if wrong.any():
+                raise ValueError(f"{name} has the value {array[wrong][0]}; it should be {wanted}")
+            given[name] = array if array.ndim > len(shape) else array[None]
+        for row, end in (("lower", "min"), ("upper", "max")):
+            names = [f"{quantity}_{end}" for quantity in ("v", "p", "q", "angle")]
+            if given.keys() & {*names}:
+                parts = [given.get(name, getattr(case, name)[None]) for name in names]
+                count = max(map(len, parts))
+                found[row] = np.concatenate([np.broadcast_to(part, (count, part.shape[1])) for part in parts], 1)
+        for name in given.keys() & {"limit", "branch", "generator"}:
+            found[name] = given[name]
+        if "cost" in given:
+            found["cost"] = given["cost"].swapaxes(1, 2).reshape(len(given["cost"]), 3 * g)
+        return {name: np.ascontiguousarray(values) for name, values in found.items()}
+
+    def run(self, rows: Mapping[str, Floats], settings: Any) -> Any:
+        """What the kernel finds for rows, on all cores; parameters and starts not given are the network's own."""
+        count, (n, g, _) = len(rows["demand"]), self.sizes
+        width = 1 if count < WIDE else WIDE
+        found = self.kernel.Found(
+            state=np.empty((count, 2 * g + 2 * n)),
+            multipliers=np.zeros((count, self.multipliers)),
+            bounds=np.empty((count, 2 * g + 2 * n)),
+            objective=np.empty(count),
+            code=np.empty(count, np.int64),
+            iterations=np.empty(count, np.int64),
+            stats=np.empty((count, 8)),
+        )
+        every = self.kernel.Rows(**{**self.common, **rows})
+        workers = min(self.threads, count // (2 * WIDE))
+        if workers < 2:
+            self._run(width, every, found, settings)
+            return found
+        ends = np.linspace(0, count, workers + 1).astype(int).tolist()
+        parts = [slice(*pair) for pair in itertools.pairwise(ends)]
+        jobs = [
+            _pool().submit(self._run, width, _taken(every, part), type(found)(*[a[part] for a in found]), settings)
+            for part in parts[1:]
+        ]
+        self._run(width, _taken(every, parts[0]), type(found)(*[a[parts[0]] for a in found]), settings)
+        for job in jobs:
+            job.result()
+        return found
+
+    def _run(self, width: int, rows: Any, found: Any, settings: Any) -> None:
+        """Solve rows on this thread."""
+        spaces = self._spaces[width]
+        try:
+            lane, work = spaces.pop()
+        except IndexError:
+            lane, work = self._space(width)
+        with announced(width):
+            self.kernel.solve((0,) * width, self.grid, rows, lane, work, found, settings)
+        spaces.append((lane, work))
+
+    def _space(self, width: int) -> tuple[Any, Any]:
+        """New arrays for W lanes."""
+        (n, g, e), blocks = self.sizes, len(self.grid.rows)
+        sizes = {
+            **dict.fromkeys(("demand", "x", "y", "grad"), 2 * n),
+            **dict.fromkeys(("cost", "s", "size", "push", "ds"), 2 * g),
+            **dict.fromkeys(("lower", "upper"), n + 2 * g + e),
+            **dict.fromkeys(("rate", "status"), e),
+            **dict.fromkeys(("on", "z", "mu", "h", "w", "n", "dz", "dmu"), self.limits),
+            **dict.fromkeys(("elastic", "gamma", "centre", "shift"), 1),
+            "fixed": 2 * n + 2 * g,
+            "slope": 6 * e,
+            "step": 4 * n,
+            "blocks": 16 * (n + blocks),
+            "inverse": 16 * n,
+            "temporary": 16,
+            "stats": 8,
+        }
+        lane, work = (
+            kind(*[np.zeros(sizes[name] * width) for name in kind._fields])
+            for kind in (self.newton.Lane, self.newton.Work)
+        )
+        return lane, work
+
+    def solve(
+        self,
+        demands: Floats,
+        starts: Starts | None = None,
+        changes: Mapping[str, Any] | None = None,
+        tolerance: float | None = None,
+    ) -> Results:
+        """The optima for demands [B, 2N].
+
+        Args:
+            starts: a start for each, such as predicted states with the multipliers of solutions nearby.
+            changes: parameters that differ from the network's own, see `rows`.
+            tolerance: enough for a certificate with this tolerance, at a cost within .001 % of the optimum.
+        """
+        begun = perf_counter()
+        kernel, rows = self.kernel, self.rows(demands, changes)
+        exact, n = kernel.Settings(), self.sizes[0]
+        enough = exact if tolerance is None else _enough(exact, tolerance)
+        if starts is None:
+            found = self.run(rows, enough)
+            warm = np.zeros(len(demands), bool)
+        else:
+            given = {"state": starts.states, "multipliers": starts.multipliers, "bounds": starts.bounds}
+            given = {name: np.ascontiguousarray(array, np.float64) for name, array in given.items()}
+            found = self.run(rows | given | {"how": np.full((1, 1), kernel.SOLUTION)}, enough._replace(iterations=WARM))
+            warm = found.code == kernel.OPTIMAL
+            self._again(rows, found, ~warm, {}, enough)
+        short = np.zeros((len(demands), 2 * n))
+        status = np.where(found.code == kernel.OPTIMAL, "optimal", "undecided").astype(object)
+        left = found.code != kernel.OPTIMAL
+        if left.any():
+            self._decide(rows, found, np.flatnonzero(left), status, short)
+        seconds = (perf_counter() - begun) / max(1, len(demands))
+        return Results(
+            status,
+            found.objective,
+            found.state,
+            found.multipliers,
+            found.bounds,
+            found.iterations,
+            short,
+            warm,
+            seconds,
+        )
+
+    def _decide(self, rows: Mapping[str, Floats], found: Any, left: Ints, status: Any, short: Floats) -> None:
+        """Find what is missing for the rows `left`, and solve those again of which nothing is."""
+        kernel, n, (unit,) = self.kernel, self.sizes[0], self.grid.unit
+        some = _taken(rows, left)
+        least = {"cost": np.zeros((1, 3 * self.sizes[1])), "elastic": np.full((1, 1), ELASTIC)}
+        rough = kernel.Settings(feasible=1e-6, complementary=1e-6, stationary=1e-3, patience=PATIENT)
+        relaxed = self.run(some | least, rough)
+        known = relaxed.code == kernel.OPTIMAL
+        short[left] = np.abs(ELASTIC / unit * relaxed.multipliers[:, : 2 * n])
+        total = short[left].sum(1)
+        hopeless = known & (total > MISSING)
+        status[left[hopeless]] = "infeasible"
+        short[left[~hopeless]] = 0.0
+        again = ~hopeless & ~(known & (total > NONE_MISSING))
+        for start in (relaxed.state, None):
+            if not again.any():
+                return
+            given = {} if start is None else {"state": start, "how": np.full((1, 1), kernel.STATE)}
+            patient = kernel.Settings(patience=PATIENT, curvature=1.0)
+            part = np.flatnonzero(again)
+            second = self.run(_taken(some | given, part), patient)
+            solved = second.code == kernel.OPTIMAL
+            _put(found, left[part[solved]], second, solved)
+            status[left[part[solved]]] = "optimal"
+            again[part[solved]] = False
+
+    def _again(self, rows: Mapping[str, Floats], found: Any, which: Any, given: Any, settings: Any) -> None:
+        """Solve some rows again."""
+        if which.any():
+            second = self.run(_taken({**rows, **given}, np.flatnonzero(which)), settings)
+            _put(found, which, second, slice(None))
+
+    def check(self, demands: Floats, states: Floats, changes: Mapping[str, Any] | None = None) -> Floats:
+        """[B, 9] largest ν of every law of `LIMITS`, cost, and a sum that is not finite if a value is not."""
+        found = np.empty((len(states), len(LIMITS) + 2))
+        every = self.kernel.Rows(**{**self.common, **self.rows(demands, changes)})
+        with announced(0):
+            self.kernel.check(self.grid, every, np.ascontiguousarray(states, np.float64), found)
+        return found
+
+
+def _enough(exact: Any, tolerance: float) -> Any:
+    """Settings that end as soon as a certificate with this tolerance holds and the cost is within .001 %."""
+    return exact._replace(
+        feasible=max(exact.feasible, 0.01 * tolerance), complementary=CLOSE_ENOUGH, stationary=exact.nearly[2]
+    )
+
+
+def _taken(rows: Any, which: Any) -> Any:
+    """Some rows of problems; what all share stays."""
+    if isinstance(rows, Mapping):
+        return {name: values[which] if len(values) > 1 else values for name, values in rows.items()}
+    return type(rows)(*[values[which] if len(values) > 1 else values for values in rows])
+
+
+def _put(found: Any, where: Any, other: Any, which: Any) -> None:
+    """Replace some of what was found, adding up iterations."""
+    other.iterations[which] += found.iterations[where]
+    for mine, theirs in zip(found, other, strict=True):
+        mine[where] = theirs[which]
+
+
+@cache
+def cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(cores())
+
+
+_ready: set[int] = set()
+
+
+@contextmanager
+def announced(width: int) -> Iterator[None]:
+    """Say that a first call compiles, if it takes a while; compiled code is kept for other processes."""
+    if width in _ready:
+        yield
+        return
+    line = "compiling the interior point for power networks: a minute, once on this machine"
+    timer = threading.Timer(COMPILING, print, [line], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        _ready.add(width)
