@@ -1,23 +1,26 @@
-"""Speed of certified answers: `ldf predict --repair fast` compared with a cold IPOPT solve of each demand.
+"""Speed of certified answers: `ldf predict --repair fast` compared with a solve of each demand from a flat start.
 
     python benchmarks/answers.py [--json] [--quick] [--work DIR] [--case CASE]
 
 Labels 4000 demands of each case with shared and with independent sampling (300 buses, independent: 1000), trains one
-MCD network with the tuned recipe, and answers test demands one at a time: 20 with the solver, the same 20 with ldf, and
-so on. DIR may be the folder of `ldf reproduce`; its labels and networks are then reused. By case and sampling:
+MCD network with the tuned recipe, and answers test demands one at a time: 20 with IPOPT, the same 20 with ldf's own
+solver from its flat start, then with the network, and so on. CPU time, but for batches. DIR may be the folder of
+`ldf reproduce`; its labels and networks are then reused. By case and sampling:
 
-    ratio       mean time of a cold solve over mean time of an answer, including network, check and certificate;
+    ratio       mean time of a cold IPOPT solve over mean time of an answer, including network, check and certificate;
                 ratio_alternating: a solve before every answer, so that ldf's data are evicted from the caches
-    certified   fraction of answers certified at the default tolerance without the solver
-    fallback    fraction of answers that needed the solver
-    gap         mean of 100·(cost − optimum)/optimum over the answers without the solver; gap_worst: the largest
-    optimal     ratio for `--repair optimal`: IPOPT from the prediction and the multipliers of the nearest point
-    batch       answers per second, 200 demands at once; batch_ratio: relative to cold solves
+    own_ratio   the same relative to ldf's own solver from a flat start: what the network adds
+    certified   fraction of answers certified at the default tolerance without IPOPT
+    fallback    fraction of answers that needed IPOPT
+    warm        fraction of answers that were found from the prediction
+    gap         mean of 100·(cost − optimum)/optimum over the answers without IPOPT; gap_worst: the largest
+    optimal     ratio for `--repair optimal`
+    batch       answers per second, 200 demands at once, on all cores; batch_ratio: relative to cold IPOPT solves
     recheck     largest ν of a certified answer by the torch constraints, which are a separate code path
     solver      largest ν of the solver's own optima, by the same certificate
     pypower     largest voltage difference, per unit, from PYPOWER's power flow of the answered dispatch
     prices      error of the predicted prices, %; prices_linear, prices_mean, prices_previous: errors of baselines
-    ms, cold_ms time of an answer and of a cold solve
+    ms, cold_ms, own_ms   time of an answer, of a cold IPOPT solve, and of a cold solve by ldf's own solver
 
 `--case 24-pipe` and similar names measure gas networks.
 """
@@ -51,20 +54,26 @@ BATCH = 200
 BLOCK = 20
 
 
-def timed(respond: Responder, demands: np.ndarray, block: int) -> tuple[list[Answer], float, float]:
-    """Answers one at a time, and mean seconds of a cold solve and of an answer, alternating by blocks of demands."""
-    solver, answers = respond.problem.solver(), []
-    solver.prepare("cold")
-    cold = ours = 0.0
+def timed(respond: Responder, demands: np.ndarray, block: int) -> tuple[list[Answer], float, float, float]:
+    """Answers one at a time, and mean CPU seconds of a cold IPOPT solve, of our own cold solve, and of an answer.
+
+    They alternate by blocks of demands.
+    """
+    problem, answers = respond.problem, []
+    solvers = [problem.solver(name) for name in ("ipopt", problem.solvers[0])]
+    for solver in solvers:
+        solver.prepare("cold")
+    spent = np.zeros(3)
     for first in range(0, len(demands), block):
         part = demands[first : first + block]
-        begun = time.perf_counter()
-        for demand in part:
-            solver.solve(demand)
-        between = time.perf_counter()
+        clock = [time.process_time()]
+        for solver in solvers:
+            for demand in part:
+                solver.solve(demand)
+            clock.append(time.process_time())
         answers += [respond(demand) for demand in part]
-        cold, ours = cold + between - begun, ours + time.perf_counter() - between
-    return answers, cold / len(demands), ours / len(demands)
+        spent += np.diff([*clock, time.process_time()])
+    return answers, *(spent / len(demands)).tolist()
 
 
 def batched(respond: Responder, demands: np.ndarray) -> float:
@@ -119,9 +128,9 @@ def measure(study: Study, options: Options, rows: int, epochs: int) -> dict[str,
     respond = Responder.open(folder, progress=options.progress)
     _, test = labels.split()
     demands = test.demand.numpy()
-    answers, cold, ours = timed(respond, demands[:rows], BLOCK)
-    _, alternating, each = timed(respond, demands[: rows // 2], 1)
-    _, slow, warm = timed(Responder.open(folder, "optimal"), demands[: rows // 4], BLOCK)
+    answers, cold, own, ours = timed(respond, demands[:rows], BLOCK)
+    _, alternating, _, each = timed(respond, demands[: rows // 2], 1)
+    _, slow, _, warm = timed(Responder.open(folder, "optimal"), demands[: rows // 4], BLOCK)
     alone = [answer.repair != "solver" for answer in answers]
     gaps = [
         answer.beside(best).gap or 0.0
@@ -139,6 +148,9 @@ def measure(study: Study, options: Options, rows: int, epochs: int) -> dict[str,
         "ratio_alternating": alternating / each,
         "certified": float(np.mean([a.status == "certified" and fast for a, fast in zip(answers, alone, strict=True)])),
         "fallback": 1 - float(np.mean(alone)),
+        "warm": float(np.mean([answer.repair == "interior" for answer in answers])),
+        "own_ratio": own / ours,
+        "own_ms": 1e3 * own,
         "optimal": slow / warm,
         "batch": rate,
         "batch_ratio": rate * cold,

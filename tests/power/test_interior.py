@@ -1,4 +1,4 @@
-"""The interior point: optima and multipliers against PGLib, IPOPT and central differences; certificates against torch."""
+"""The interior point: optima and multipliers against PGLib, IPOPT and central differences; certificates too."""
 
 import dataclasses
 import pickle
@@ -586,6 +586,7 @@ def test_the_pattern_holds_all_fill_in(size: int, extra: list[tuple[int, int]], 
 def test_a_first_call_says_that_it_compiles(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.setattr(interior, "COMPILING", 0.01)
     monkeypatch.setattr(interior, "_ready", set())
+    monkeypatch.setattr(interior, "_said", threading.Event())
     waited = threading.Event()
     with interior.announced(1):
         waited.wait(0.2)

@@ -61,12 +61,18 @@ def solve(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: an object, or a list of them.")] = False,
 ) -> None:
     """Solve the nominal demand, or a file of demands, to optimality."""
-    from ..io.text import table
+    from ..io.text import Progress, table
     from ..proxies import open_problem
 
     problem = open_problem(kind, case)
     wanted = problem.nominal[None] if demands is None else _demands(demands, problem)
-    answers = [_solution(problem, found) for found in problem.solver(solver).many(wanted)]
+    solving = problem.solver(solver)
+    answers: list[dict[str, Any]] = []
+    line = Progress(len(wanted), "demand", None)
+    together = TOGETHER if solving.threads else 1
+    for first in range(0, len(wanted), together):
+        answers += [_solution(problem, found) for found in solving.many(wanted[first : first + together])]
+        line.update(len(answers), lambda: problem.name)
     if as_json:
         typer.echo(json.dumps(answers[0] if demands is None else answers, indent=1))
     else:
@@ -93,6 +99,9 @@ def solve(
             typer.echo("\n" + table(["", "minimum", "maximum"], spans))
         if problem.assumptions:
             typer.echo("\nAssumptions:\n" + "\n".join(f"- {line}" for line in problem.assumptions))
+    for i, answer in enumerate(answers, 1):
+        if answer["reason"]:
+            typer.echo(f"demand {i} is {answer['status']}: {answer['reason']}", err=True)
     if any(answer["status"] != "optimal" for answer in answers):
         raise typer.Exit(1)
 
@@ -215,8 +224,8 @@ def predict(
     repair: Annotated[
         How,
         typer.Option(
-            help="fast: power flow and small quadratic programs, milliseconds; projection: nearest feasible state; "
-            "optimal: the optimum, by the solver warm-started at the prediction; none: the prediction itself."
+            help="fast: from the prediction to a certified state at least cost; projection: nearest feasible state; "
+            "optimal: the optimum, to the solver's own precision; none: the prediction itself."
         ),
     ] = "fast",
     tolerance: Annotated[
@@ -279,6 +288,7 @@ def _solution(problem: Problem, found: Solution) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "case": problem.name,
         "status": found.status,
+        "reason": found.reason,
         "objective": found.objective if found.solved else None,
         "solver": found.solver,
         "iterations": found.iterations,
@@ -287,6 +297,7 @@ def _solution(problem: Problem, found: Solution) -> dict[str, Any]:
     }
     if found.solved:
         answer |= {"state": problem.present(found.state), **problem.duals(found), "units": dict(problem.units)}
+        answer["multipliers"] = problem.multipliers(found)
     if problem.assumptions:
         answer["assumptions"] = list(problem.assumptions)
     return answer

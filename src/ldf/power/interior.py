@@ -41,8 +41,10 @@ MISSING, NONE_MISSING = 1e-4, 1e-5
 """A demand of which more power than the first is missing, per unit, is infeasible; less than the second is nothing."""
 ELASTIC = 1e-5
 """ε where a balance may fail, at a cost of its squared mismatch over 2ε."""
-CLOSE_ENOUGH = 2e-6
-"""Σ zμ relative to the cost, where a certificate is wanted and not the last digit of the optimum."""
+ENOUGH = 5e-6
+"""Σ zμ relative to the cost, where a certificate is wanted and not the last digit: .001 % is the aim."""
+MARGIN, ROUGH, SLOPE = 0.1, 1e-5, 1e-3
+"""Largest violation there, as a fraction of the certificate's tolerance and per unit, and largest |∇L|."""
 WARM = 14
 """Maximum number of iterations from a start with multipliers: about as many as a cold start takes."""
 PATIENT = 60
@@ -132,6 +134,9 @@ class InteriorPoint:
         self.limits = 2 * n + 4 * g + 4 * e
         """M, the number of inequalities."""
         self.common = self._common()
+        rated = case.limit[np.isfinite(case.limit)]
+        self._largest = max(1.0, float(np.square(rated).max(initial=0.0)))
+        """The largest squared rating."""
         self._spaces: dict[int, list[Any]] = {1: [], WIDE: []}
         """Arrays for W lanes that no thread uses at present."""
 
@@ -313,18 +318,22 @@ class InteriorPoint:
             tolerance: enough for a certificate with this tolerance, at a cost within .001 % of the optimum.
         """
         begun = perf_counter()
-        kernel, rows = self.kernel, self.rows(demands, changes)
-        exact, n = kernel.Settings(), self.sizes[0]
-        enough = exact if tolerance is None else _enough(exact, tolerance)
+        kernel, rows, n = self.kernel, self.rows(demands, changes), self.sizes[0]
+        settings = kernel.Settings() if tolerance is None else self._enough(tolerance)
+        warm = np.zeros(len(demands), bool)
         if starts is None:
-            found = self.run(rows, enough)
-            warm = np.zeros(len(demands), bool)
+            found = self.run(rows, settings)
         else:
-            given = {"state": starts.states, "multipliers": starts.multipliers, "bounds": starts.bounds}
-            given = {name: np.ascontiguousarray(array, np.float64) for name, array in given.items()}
-            found = self.run(rows | given | {"how": np.full((1, 1), kernel.SOLUTION)}, enough._replace(iterations=WARM))
+            arrays = {"state": starts.states, "multipliers": starts.multipliers, "bounds": starts.bounds}
+            given = {name: np.ascontiguousarray(array, np.float64) for name, array in arrays.items()}
+            given["how"] = np.full((1, 1), kernel.SOLUTION)
+            found = self.run(rows | given, settings._replace(iterations=WARM))
             warm = found.code == kernel.OPTIMAL
-            self._again(rows, found, ~warm, {}, enough)
+            self._again(rows, found, ~warm, settings)
+        if tolerance is not None and settings.feasible * self._largest > tolerance:
+            # Thermal limits are relative here, and p.u.² in a certificate.
+            worst = self._check(rows, found.state)[:, : len(LIMITS)].max(1)
+            self._again(rows, found, (found.code == kernel.OPTIMAL) & ~(worst <= tolerance), kernel.Settings())
         short = np.zeros((len(demands), 2 * n))
         status = np.where(found.code == kernel.OPTIMAL, "optimal", "undecided").astype(object)
         left = found.code != kernel.OPTIMAL
@@ -369,26 +378,26 @@ class InteriorPoint:
             status[left[part[solved]]] = "optimal"
             again[part[solved]] = False
 
-    def _again(self, rows: Mapping[str, Floats], found: Any, which: Any, given: Any, settings: Any) -> None:
-        """Solve some rows again."""
+    def _enough(self, tolerance: float) -> Any:
+        """Settings that end as soon as a certificate with this tolerance holds and the cost is within .001 %."""
+        exact = self.kernel.Settings()
+        feasible = max(exact.feasible, min(MARGIN * tolerance, ROUGH))
+        return exact._replace(feasible=feasible, complementary=ENOUGH, stationary=SLOPE)
+
+    def _again(self, rows: Mapping[str, Floats], found: Any, which: NDArray[np.bool_], settings: Any) -> None:
+        """Solve some rows again, from the network's start."""
         if which.any():
-            second = self.run(_taken({**rows, **given}, np.flatnonzero(which)), settings)
-            _put(found, which, second, slice(None))
+            _put(found, which, self.run(_taken(rows, np.flatnonzero(which)), settings), slice(None))
 
     def check(self, demands: Floats, states: Floats, changes: Mapping[str, Any] | None = None) -> Floats:
         """[B, 9] largest ν of every law of `LIMITS`, cost, and a sum that is not finite if a value is not."""
+        return self._check(self.rows(demands, changes), np.ascontiguousarray(states, np.float64))
+
+    def _check(self, rows: Mapping[str, Floats], states: Floats) -> Floats:
         found = np.empty((len(states), len(LIMITS) + 2))
-        every = self.kernel.Rows(**{**self.common, **self.rows(demands, changes)})
         with announced(0):
-            self.kernel.check(self.grid, every, np.ascontiguousarray(states, np.float64), found)
+            self.kernel.check(self.grid, self.kernel.Rows(**{**self.common, **rows}), states, found)
         return found
-
-
-def _enough(exact: Any, tolerance: float) -> Any:
-    """Settings that end as soon as a certificate with this tolerance holds and the cost is within .001 %."""
-    return exact._replace(
-        feasible=max(exact.feasible, 0.01 * tolerance), complementary=CLOSE_ENOUGH, stationary=exact.nearly[2]
-    )
 
 
 def _taken(rows: Any, which: Any) -> Any:
@@ -417,16 +426,24 @@ def _pool() -> ThreadPoolExecutor:
 
 
 _ready: set[int] = set()
+_said = threading.Event()
+
+
+def _say() -> None:
+    """Say once that numba compiles."""
+    if not _said.is_set():
+        _said.set()
+        line = "compiling the interior point for power networks: a minute, once on this machine"
+        print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def announced(width: int) -> Iterator[None]:
-    """Say that a first call compiles, if it takes a while; compiled code is kept for other processes."""
+    """Around a call: a first one says that it compiles, if it takes a while. Other processes use what it compiled."""
     if width in _ready:
         yield
         return
-    line = "compiling the interior point for power networks: a minute, once on this machine"
-    timer = threading.Timer(COMPILING, print, [line], {"file": sys.stderr, "flush": True})
+    timer = threading.Timer(COMPILING, _say)
     timer.daemon = True
     timer.start()
     try:

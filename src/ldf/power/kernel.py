@@ -22,19 +22,20 @@ from .newton import (
 )
 
 COLD, STATE, SOLUTION = 0.0, 1.0, 2.0
-"""Where a row begins: at its state's θ and v and the middle of its generators, at its state, or with multipliers too."""
+"""Where a row begins: at θ and v of its state and the middle of its generators; at its state; with multipliers too."""
 START, ROOM = 10.0, 0.3
 """zμ, and the least z, at a start without multipliers."""
-NEAR = 1e-6
-"""Least zμ at a start with multipliers; else it is the square of the largest mismatch of a balance."""
+NEAR, SHARE = 1e-5, 0.01
+"""zμ at a start with multipliers: at least the first; the second is its ratio to the largest mismatch of a balance."""
 FAR = 1.0
-"""A start with a larger mismatch than this, per unit, is used without its multipliers."""
+"""A start with multipliers is too far if a balance has a larger mismatch, per unit: a cold start is faster."""
 TRUSTED = 0.1
 """At a start with multipliers a limit is active if its distance is at most this, times its multiplier."""
 FIRST = 0.2
 """σ of the first step."""
-OPTIMAL, EXHAUSTED, STALLED, BROKEN = 0, 1, 2, 3
-"""How a row ends: solved; too many iterations; no progress towards feasibility; values that are not finite."""
+OPTIMAL, EXHAUSTED, STALLED, BROKEN, DISTANT = 0, 1, 2, 3, 4
+"""How a row ends: solved; too many iterations; no progress towards feasibility; values that are not finite; the start
+with multipliers was too far to be of use."""
 ATTEMPTS = 24
 """Maximum number of factorisations of one step, each with four times the curvature of the one before."""
 
@@ -105,7 +106,7 @@ class Found(NamedTuple):
     objective: Any
     """[B] $/h."""
     code: Any
-    """[B] OPTIMAL, EXHAUSTED, STALLED or BROKEN."""
+    """[B] OPTIMAL, EXHAUSTED, STALLED, BROKEN or DISTANT."""
     iterations: Any
     stats: Any
     """[B, 8] of the last iterate, see `newton.py`."""
@@ -270,15 +271,19 @@ def _multipliers(width, own, row, grid, rows, work):
 
 @compiled
 def _begin(width, own, row, grid, rows, lane, work):
-    """Set up one lane for a row: its parameters and start.
+    """Set up one lane for a row: its parameters and start. Returns False if the start is too far to be of use.
 
-    Without multipliers z = max(−h, ROOM) and μ = START/z. With multipliers zμ = max(NEAR, ‖g‖²): the better the start
-    satisfies its balances, the closer to its limits it may begin.
+    Without multipliers z = max(−h, ROOM) and μ = START/z. With multipliers zμ = max(NEAR, SHARE ‖g‖): the better the
+    start satisfies its balances, the closer to its limits it may begin.
     """
     count = _parameters(width, own, row, grid, rows, lane)
     _point(width, own, row, grid, rows, lane, work)
     far = _limits(width, own, grid, lane, work)
-    warm = max(far * far, NEAR) if _of(rows.how, row)[0] == SOLUTION and far < FAR else 0.0
+    warm = 0.0
+    if _of(rows.how, row)[0] == SOLUTION:
+        if not far < FAR:
+            return False
+        warm = max(NEAR, SHARE * far)
     if warm > 0.0:
         _multipliers(width, own, row, grid, rows, work)
     else:
@@ -301,6 +306,7 @@ def _begin(width, own, row, grid, rows, lane, work):
     work.centre[own] = 1.0 / max(count, 1.0)
     work.gamma[own] = FIRST * work.centre[own] * slack
     work.shift[own] = CURVATURE
+    return True
 
 
 @compiled
@@ -362,10 +368,12 @@ def solve(lanes, grid, rows, lane, work, found, settings):
     while True:
         busy = False
         for own in range(width):
-            if held[own] < 0 and following < total:
-                _begin(width, own, following, grid, rows, lane, work)
-                held[own], moving[own], best[own] = following, 1.0, np.inf
-                count[own] = since[own] = waited[own] = 0
+            while held[own] < 0 and following < total:
+                if _begin(width, own, following, grid, rows, lane, work):
+                    held[own], moving[own], best[own] = following, 1.0, np.inf
+                    count[own] = since[own] = waited[own] = 0
+                else:
+                    found.code[following], found.iterations[following] = DISTANT, 0
                 following += 1
             busy = busy or held[own] >= 0
         if not busy:
@@ -378,24 +386,21 @@ def solve(lanes, grid, rows, lane, work, found, settings):
             far = max(work.stats[own], work.stats[width + own])
             gap = work.stats[2 * width + own] / max(abs(work.stats[5 * width + own]), 1.0)
             slope = work.stats[3 * width + own]
-            if far <= settings.nearly[0] and gap <= settings.nearly[1] and slope <= settings.nearly[2]:
+            near = far <= settings.nearly[0] and gap <= settings.nearly[1] and slope <= settings.nearly[2]
+            if near:
                 waited[own] += 1
+            done = far <= settings.feasible and gap <= settings.complementary and slope <= settings.stationary
             code = -1
             if not (math.isfinite(far) and math.isfinite(gap) and math.isfinite(slope)):
                 code = BROKEN
-            elif far <= settings.feasible and gap <= settings.complementary and slope <= settings.stationary:
+            elif done or (near and waited[own] > settings.wait):
                 code = OPTIMAL
-            elif waited[own] > settings.wait:
-                # the last iterate, or one more until it is nearly optimal again
-                if far <= settings.nearly[0] and gap <= settings.nearly[1] and slope <= settings.nearly[2]:
-                    code = OPTIMAL
-            if code < 0 and count[own] >= settings.iterations:
+            elif count[own] >= settings.iterations:
                 code = EXHAUSTED
-            if code < 0:
-                if far < 0.9 * best[own] or far <= settings.feasible:
-                    best[own], since[own] = far, count[own]
-                elif count[own] - since[own] >= settings.patience:
-                    code = STALLED
+            elif far < 0.9 * best[own] or far <= settings.feasible:
+                best[own], since[own] = far, count[own]
+            elif count[own] - since[own] >= settings.patience:
+                code = STALLED
             if code >= 0:
                 _finish(width, own, held[own], grid, rows, lane, work, found)
                 found.code[held[own]], found.iterations[held[own]] = code, count[own]

@@ -418,7 +418,7 @@ def evaluate(lanes, grid, lane, work):
 
 @compiled
 def factorise(lanes, grid, work):
-    """Eliminate all buses: P⁻¹ of each, and its changes to later blocks. Into stats 6: number of negative eigenvalues."""
+    """Eliminate all buses: P⁻¹ of each, and its changes to later blocks. Into stats 6: number of eigenvalues below 0."""
     buses = grid.sizes[0]
     blocks, inverse, temporary = work.blocks, work.inverse, work.temporary
     negative = splat(lanes, 0.0)
@@ -484,7 +484,7 @@ def advance(lanes, grid, lane, work, moving, settings):
 
     Args:
         moving: [W] 1 for lanes that move, else 0.
-        settings: `interior.Settings`.
+        settings: `kernel.Settings`.
     """
     buses, generators, branches = grid.sizes[0], grid.sizes[1], grid.sizes[2]
     step = work.step

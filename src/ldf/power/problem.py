@@ -16,7 +16,7 @@ from ..io.text import write_whole
 from ..proxies.answering.points import Points
 from ..proxies.answering.repair import Optimal, Repair
 from ..proxies.nlp import Solution
-from ..proxies.problem import Problem, columns, numbered
+from ..proxies.problem import Problem, columns, named, numbered
 from ..proxies.source import NetworkError
 from .acopf import ACOPF
 from .case import Case, load
@@ -135,6 +135,26 @@ class Power(Problem):
     def prices(self, solution: Solution) -> Floats:
         """[2N] nodal prices by bus: $/MWh, then $/MVArh."""
         return np.concatenate(self.model.prices(solution))
+
+    def multipliers(self, solution: Solution) -> dict[str, dict[str, float]]:
+        """What it saves to relax a limit by one unit: of an upper limit positive, of a lower one negative.
+
+        voltage: $/h per p.u., by bus. active, reactive: $/MWh and $/MVArh, by generator. thermal: $/h per MVA of
+        rating, by branch. angle: $/h per degree, by branch. Limits that do not exist are omitted.
+        """
+        case, n = self.case, self.case.buses
+        bounds = {name: solution.bounds[part] for name, part in self.quantities.items()}
+        rated, angled = np.isfinite(case.limit), np.isfinite(case.angle_min) | np.isfinite(case.angle_max)
+        ends = 2 * n + np.array([0, rated.sum(), 2 * rated.sum()])
+        loading = solution.multipliers[ends[0] : ends[1]] + solution.multipliers[ends[1] : ends[2]]
+        return {
+            "voltage": named(case.bus, bounds["v"]),
+            "active": named(case.generator, bounds["pg"] / case.base),
+            "reactive": named(case.generator, bounds["qg"] / case.base),
+            # The solver's limit is (p² + q²)/s² ≤ 1 at either end.
+            "thermal": named(case.branch[rated], 2 * loading / (case.limit[rated] * case.base)),
+            "angle": named(case.branch[angled], solution.multipliers[ends[2] :] * np.pi / 180),
+        }
 
     def draw(self, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
         """Draw loadings, voltages and, in red, violations."""

@@ -216,6 +216,10 @@ class Problem(ABC):
         """[K] prices from the multipliers of a solution, in the units of `units`."""
         return np.zeros(0)
 
+    def multipliers(self, solution: Solution) -> dict[str, dict[str, float]]:
+        """What each limit costs in a solution, by law, then by name; none by default."""
+        return {}
+
     def draw(self, before: Floats, after: Floats | None, demand: Floats, path: Path, title: str = "") -> None:
         """Plot a prediction [S] and, next to it, its repair: what is violated, and by how much."""
         raise NotImplementedError(f"problems of kind {self.kind!r} have no plot: define {type(self).__name__}.draw")

@@ -93,8 +93,8 @@ class Responder:
         if refused is not None:
             return refused
         prediction = self.state(demands[0])
-        prices = None if self.price is None else self.price(demands[0])
         found = self.repair(demands[0], prediction)
+        prices = None if self.price is None or found.optimal else self.price(demands[0])
         answer = self.certifier.certify(demands[0], prediction, found)
         warning = outside(self.problem, self.known, demands)[0]
         return self._complete(demands[0], answer, found, prices, warning, time.perf_counter() - begun)
@@ -107,8 +107,12 @@ class Responder:
         asked = demands[[answer is None for answer in refused]]
         rows = torch.from_numpy(asked)
         predictions = self.trained.predict(rows).numpy()
-        prices = [None] * len(asked) if self.price is None else list(self.trained.predict_prices(rows).numpy())
         found = self.repair.many(asked, predictions) if len(asked) else []
+        prices: list[Any] = [None] * len(asked)
+        needed = [row for row, each in enumerate(found) if self.price is not None and not each.optimal]
+        if needed:
+            for row, predicted in zip(needed, self.trained.predict_prices(rows[needed]).numpy(), strict=True):
+                prices[row] = predicted
         answers = self.certifier.many(asked, predictions, found)
         warnings = outside(self.problem, self.known, asked)
         each = (time.perf_counter() - begun) / max(1, len(demands))
@@ -137,13 +141,15 @@ class Responder:
     ) -> Answer:
         """Add prices and, if the optimum is known or requested, the gap to it."""
         best = found.solution
-        if best is not None and best.solved:
+        if found.optimal and best is not None:
             prices = self.problem.prices(best)
-        elif self.gap and answer.status == "certified":
-            best = self.solver.solve(demand)
-        if answer.status == "unsolvable":
+        elif answer.status == "unsolvable":
             prices = None
         answer = replace(answer, prices=prices, warning=warning, seconds=seconds)
+        if best is not None and best.solver != "ipopt":  # it may have ended before its last digit
+            best = None
+        if best is None and self.gap and answer.status == "certified":
+            best = self.solver.solve(demand)
         return answer if best is None or not best.solved else answer.beside(best.objective)
 
 

@@ -31,6 +31,11 @@ class Repaired:
     solution: Solution | None = None
     """What a solver found, if one was called: the optimum with its multipliers, or why there is none."""
 
+    @property
+    def optimal(self) -> bool:
+        """Whether this is the optimum of a solver, with its multipliers."""
+        return self.solution is not None and self.solution.solved
+
 
 class Repair(ABC):
     """A way to make predictions feasible."""

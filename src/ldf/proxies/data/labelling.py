@@ -57,13 +57,16 @@ class Origin:
 
 
 class Labeller:
-    """Solves samples, each from the nearest of a few precomputed solutions, independently of the samples before it."""
+    """Solves samples, each from the nearest of a few precomputed solutions, independently of the samples before it.
+
+    A solver that takes many demands side by side needs no such solutions: its cold starts are as fast.
+    """
 
     def __init__(self, problem: Problem, origin: Origin) -> None:
         self.problem, self.origin = problem, origin
         self.solver: Solver = problem.solver()
         sampling = origin.sampling
-        if self.solver.threads:  # a cold solve takes no longer than finding a start for it
+        if self.solver.threads:
             self.solver.threads = 1  # `label` uses all cores, with a shard on each
             return
         count = FINE if self.solver.several else ANCHORS
@@ -86,6 +89,8 @@ class Labeller:
         If there may be several local optima, all optima of the two nearest anchors are starts; if one of these anchors
         has more than one, cold starts are added. The cheapest result is returned.
         """
+        if self.solver.threads:
+            return self.solver.solve(demand)
         starts = [] if start is None else [start]
         near: list[list[Solution]] = []
         if self.solver.several or not starts:
@@ -103,8 +108,8 @@ class Labeller:
             return found[-1]
         return self.solver.solve(demand)
 
-    def _all(self, demands: Floats, starts: list[Solution] | None = None) -> list[Solution]:
-        """The optima for demands [B, D]; those of the hot start's second demands are solved from the first's."""
+    def many(self, demands: Floats, starts: list[Solution] | None = None) -> list[Solution]:
+        """The optima for demands [B, D]; with a hot start, those of the second demands are solved from the first's."""
         if self.solver.threads:
             return self.solver.many(demands)
         if starts is None:
@@ -120,14 +125,14 @@ class Labeller:
         indices = range(number * origin.shard, (number + 1) * origin.shard)
         drawn = [origin.sampling.draw(origin.seed, index, problem.loads) for index in indices]
         demands = problem.nominal * np.array([first for first, _ in drawn])
-        found = self._all(demands)
+        found = self.many(demands)
         earlier: Sequence[Solution | None] = [None] * len(found)
         earlier_demands = demands
         if origin.sampling.hot_start:
             solved = [i for i, each in enumerate(found) if each.solved]
             demands = problem.nominal * np.array([second for _, second in drawn])
             earlier, found = found, list(found)
-            for i, each in zip(solved, self._all(demands[solved], [found[i] for i in solved]), strict=True):
+            for i, each in zip(solved, self.many(demands[solved], [found[i] for i in solved]), strict=True):
                 found[i] = each
         for i, index in enumerate(indices):
             if not found[i].solved:
