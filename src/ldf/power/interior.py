@@ -49,6 +49,8 @@ WARM = 14
 """Maximum number of iterations from a start with multipliers: about as many as a cold start takes."""
 PATIENT = 60
 """Iterations without better feasibility, after which a second attempt is given up."""
+REAL = 5
+"""Number of fields of `newton.Grid` with real numbers."""
 COMPILING = 2.0
 """Seconds after which a first call says that it is compiling."""
 CHANGES = {
@@ -109,7 +111,7 @@ class InteriorPoint:
         places = np.where(np.concatenate([rated, angled]), places, -1)
         pinned = np.zeros(n)
         pinned[place[case.reference]] = 1.0
-        self.grid = newton.Grid(
+        grid = newton.Grid(
             sizes=np.array([n, g, e]),
             order=order,
             pinned=pinned,
@@ -130,6 +132,13 @@ class InteriorPoint:
             updates=updates(n, columns, rows, keys),
             unit=np.array([self._unit()]),
         )
+        self.unit = float(grid.unit[0])
+        whole, real = grid[:-REAL], grid[-REAL:]
+        ends = [np.concatenate([[0], np.cumsum([len(part) for part in parts])]) for parts in (whole, real)]
+        self.stored = (
+            np.concatenate(whole).astype(np.int64), np.concatenate(real).astype(np.float64), np.concatenate(ends)
+        )  # fmt: skip
+        """The arguments of `newton.gridded`."""
         self.multipliers = 2 * n + int(rated.sum() + angled.sum())
         self.limits = 2 * n + 4 * g + 4 * e
         """M, the number of inequalities."""
@@ -137,6 +146,8 @@ class InteriorPoint:
         rated = case.limit[np.isfinite(case.limit)]
         self._largest = max(1.0, float(np.square(rated).max(initial=0.0)))
         """The largest squared rating."""
+        self.ends = {width: width * np.concatenate([[0], np.cumsum(self._sizes(len(rows)))]) for width in (1, WIDE)}
+        """Where the parts of `newton.Lane` and `newton.Work` end, for W lanes."""
         self._spaces: dict[int, list[Any]] = {1: [], WIDE: []}
         """Arrays for W lanes that no thread uses at present."""
 
@@ -270,18 +281,18 @@ class InteriorPoint:
 
     def _run(self, width: int, rows: Any, found: Any, settings: Any) -> None:
         """Solve rows on this thread."""
-        spaces = self._spaces[width]
+        spaces, ends = self._spaces[width], self.ends[width]
         try:
-            lane, work = spaces.pop()
+            space = spaces.pop()
         except IndexError:
-            lane, work = self._space(width)
+            space = np.zeros(ends[-1])
         with announced(width):
-            self.kernel.solve((0,) * width, self.grid, rows, lane, work, found, settings)
-        spaces.append((lane, work))
+            self.kernel.solve((0,) * width, self.stored, space, ends, rows, found, settings)
+        spaces.append(space)
 
-    def _space(self, width: int) -> tuple[Any, Any]:
-        """New arrays for W lanes."""
-        (n, g, e), blocks = self.sizes, len(self.grid.rows)
+    def _sizes(self, blocks: int) -> list[int]:
+        """Sizes of the parts of `newton.Lane` and `newton.Work`, for one lane."""
+        n, g, e = self.sizes
         sizes = {
             **dict.fromkeys(("demand", "x", "y", "grad"), 2 * n),
             **dict.fromkeys(("cost", "s", "size", "push", "ds"), 2 * g),
@@ -297,11 +308,7 @@ class InteriorPoint:
             "temporary": 16,
             "stats": 8,
         }
-        lane, work = (
-            kind(*[np.zeros(sizes[name] * width) for name in kind._fields])
-            for kind in (self.newton.Lane, self.newton.Work)
-        )
-        return lane, work
+        return [sizes[name] for name in (*self.newton.Lane._fields, *self.newton.Work._fields)]
 
     def solve(
         self,
@@ -354,7 +361,7 @@ class InteriorPoint:
 
     def _decide(self, rows: Mapping[str, Floats], found: Any, left: Ints, status: Any, short: Floats) -> None:
         """Find what is missing for the rows `left`, and solve those again of which nothing is."""
-        kernel, n, (unit,) = self.kernel, self.sizes[0], self.grid.unit
+        kernel, n, unit = self.kernel, self.sizes[0], self.unit
         some = _taken(rows, left)
         least = {"cost": np.zeros((1, 3 * self.sizes[1])), "elastic": np.full((1, 1), ELASTIC)}
         rough = kernel.Settings(feasible=1e-6, complementary=1e-6, stationary=1e-3, patience=PATIENT)
@@ -396,7 +403,7 @@ class InteriorPoint:
     def _check(self, rows: Mapping[str, Floats], states: Floats) -> Floats:
         found = np.empty((len(states), len(LIMITS) + 2))
         with announced(0):
-            self.kernel.check(self.grid, self.kernel.Rows(**{**self.common, **rows}), states, found)
+            self.kernel.check(self.stored, self.kernel.Rows(**{**self.common, **rows}), states, found)
         return found
 
 

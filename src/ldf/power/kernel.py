@@ -18,6 +18,8 @@ from .newton import (
     evaluate,
     factorise,
     flows,
+    gridded,
+    spaced,
     substitute,
 )
 
@@ -353,13 +355,17 @@ def _finish(width, own, row, grid, rows, lane, work, found):
 
 
 @compiled
-def solve(lanes, grid, rows, lane, work, found, settings):
+def solve(lanes, stored, space, ends, rows, found, settings):
     """Solve all rows, W side by side; a lane that is done takes the next row.
 
     Args:
         lanes: a tuple of length W.
+        stored: the arguments of `gridded`.
+        space: room for `Lane` and `Work`, whose parts end at `ends`.
         settings: `Settings`.
     """
+    grid = gridded(*stored)
+    lane, work = spaced(space, ends)
     width, total = len(lanes), len(found.code)
     held = np.full(width, -1)
     count, since, waited = np.zeros(width, np.int64), np.zeros(width, np.int64), np.zeros(width, np.int64)
@@ -428,12 +434,13 @@ def solve(lanes, grid, rows, lane, work, found, settings):
 
 
 @compiled
-def check(grid, rows, states, found):
+def check(stored, rows, states, found):
     """The certificate of states [B, 2G + 2N] for rows [B]: largest ν of every law, cost, and the sum of all values.
 
     Into found [B, 9]: voltage, angle, active, reactive, thermal, balance_p, balance_q; cost; sum, not finite if a value
     is not.
     """
+    grid = gridded(*stored)
     buses, generators, branches = grid.sizes[0], grid.sizes[1], grid.sizes[2]
     balance = np.empty(2 * buses)
     for row in range(len(states)):

@@ -58,14 +58,12 @@ TWO_PI = 6.283185307179586
 
 
 class Grid(NamedTuple):
-    """What all lanes share: topology, admittances, and the pattern of the factorisation."""
+    """What all lanes share: topology, the pattern of the factorisation, admittances. Whole numbers, then real ones."""
 
     sizes: Any
     """[3] buses N, generators G, branches E."""
     order: Any
     """[N] buses of the network in the order of elimination."""
-    pinned: Any
-    """[N] 1 for a reference bus, else 0."""
     at: Any
     """[G] bus of each generator."""
     source: Any
@@ -75,12 +73,6 @@ class Grid(NamedTuple):
     """[E] 1 if `source` is the second bus of the branch in the network, else 0."""
     place: Any
     """[E] the block that joins the ends of a branch."""
-    shunt: Any
-    """[2N] g^s, then b^s."""
-    admittance: Any
-    """[8E] g_self, b_self, g_mutual, b_mutual of the arc from source to target, then of its reverse."""
-    proximal: Any
-    """[E] δ of the thermal limits."""
     rated: Any
     """[2E] place of an arc's thermal limit among the multipliers of `acopf.py`, −1 if it has none."""
     angled: Any
@@ -91,6 +83,14 @@ class Grid(NamedTuple):
     """[blocks] the later bus of each off-diagonal block; blocks are numbered from N."""
     updates: Any
     """Blocks that the elimination of a bus changes, one for each pair of its later neighbours."""
+    pinned: Any
+    """[N] 1 for a reference bus, else 0."""
+    shunt: Any
+    """[2N] g^s, then b^s."""
+    admittance: Any
+    """[8E] g_self, b_self, g_mutual, b_mutual of the arc from source to target, then of its reverse."""
+    proximal: Any
+    """[E] δ of the thermal limits."""
     unit: Any
     """[1] $/h in one unit of cost here."""
 
@@ -166,6 +166,78 @@ class Arc(NamedTuple):
     b_self: Any
     g_mutual: Any
     b_mutual: Any
+
+
+@compiled
+def _part(array, ends, k):
+    """Part k of several that are stored one after the other."""
+    return array[ends[k] : ends[k + 1]]
+
+
+@compiled
+def gridded(whole, real, ends):
+    """The `Grid` that is stored in two arrays, because every array that Python passes takes time."""
+    return Grid(
+        _part(whole, ends, 0),
+        _part(whole, ends, 1),
+        _part(whole, ends, 2),
+        _part(whole, ends, 3),
+        _part(whole, ends, 4),
+        _part(whole, ends, 5),
+        _part(whole, ends, 6),
+        _part(whole, ends, 7),
+        _part(whole, ends, 8),
+        _part(whole, ends, 9),
+        _part(whole, ends, 10),
+        _part(whole, ends, 11),
+        _part(real, ends, 13),
+        _part(real, ends, 14),
+        _part(real, ends, 15),
+        _part(real, ends, 16),
+        _part(real, ends, 17),
+    )
+
+
+@compiled
+def spaced(space, ends):
+    """The `Lane` and the `Work` that are stored in one array."""
+    lane = Lane(
+        _part(space, ends, 0),
+        _part(space, ends, 1),
+        _part(space, ends, 2),
+        _part(space, ends, 3),
+        _part(space, ends, 4),
+        _part(space, ends, 5),
+        _part(space, ends, 6),
+        _part(space, ends, 7),
+        _part(space, ends, 8),
+    )
+    work = Work(
+        _part(space, ends, 9),
+        _part(space, ends, 10),
+        _part(space, ends, 11),
+        _part(space, ends, 12),
+        _part(space, ends, 13),
+        _part(space, ends, 14),
+        _part(space, ends, 15),
+        _part(space, ends, 16),
+        _part(space, ends, 17),
+        _part(space, ends, 18),
+        _part(space, ends, 19),
+        _part(space, ends, 20),
+        _part(space, ends, 21),
+        _part(space, ends, 22),
+        _part(space, ends, 23),
+        _part(space, ends, 24),
+        _part(space, ends, 25),
+        _part(space, ends, 26),
+        _part(space, ends, 27),
+        _part(space, ends, 28),
+        _part(space, ends, 29),
+        _part(space, ends, 30),
+        _part(space, ends, 31),
+    )
+    return lane, work
 
 
 @compiled
@@ -418,7 +490,7 @@ def evaluate(lanes, grid, lane, work):
 
 @compiled
 def factorise(lanes, grid, work):
-    """Eliminate all buses: P⁻¹ of each, and its changes to later blocks. Into stats 6: number of eigenvalues below 0."""
+    """Eliminate all buses: P⁻¹ of each, and changes to later blocks. Into stats 6: number of negative eigenvalues."""
     buses = grid.sizes[0]
     blocks, inverse, temporary = work.blocks, work.inverse, work.temporary
     negative = splat(lanes, 0.0)
