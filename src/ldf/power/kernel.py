@@ -43,16 +43,20 @@ ATTEMPTS = 24
 
 
 class Settings(NamedTuple):
-    """When a solve ends, and how far it steps. Σ zμ is relative to the cost, ∇L to the largest price."""
+    """When a solve ends, and how far it steps. Sums are relative to the cost, ∇L to the largest price."""
 
     feasible: float = 1e-8
-    """Largest mismatch of a balance, per unit, and violation of a limit; thermal limits are relative, squared."""
+    """Largest mismatch of a balance, per unit, and violation of a limit; of a thermal limit (p² + q²)/s² − 1."""
+    absolute: bool = False
+    """Whether thermal limits above 1 p.u. are in p.u.², as in a certificate."""
     complementary: float = 1e-9
     """Largest Σ zμ."""
     stationary: float = 1e-5
     """Largest |∇L|. Without this test, states up to .9 % too dear would pass."""
-    nearly: tuple[float, float, float] = (1e-6, 1e-7, 1e-4)
-    """The same three tolerances, at which a solve ends that has met them for `wait` iterations."""
+    saved: float = 1e-7
+    """Largest Σ |λg| + Σ μ|h + z|: where prices are high, small violations save much."""
+    nearly: tuple[float, float, float, float] = (1e-6, 1e-7, 1e-4, 1e-5)
+    """The same four tolerances, at which a solve ends that has met them for `wait` iterations."""
     wait: int = 8
     most: float = 0.8
     """Largest σ, the share of the average zμ that a step aims for."""
@@ -111,7 +115,7 @@ class Found(NamedTuple):
     """[B] OPTIMAL, EXHAUSTED, STALLED, BROKEN or DISTANT."""
     iterations: Any
     stats: Any
-    """[B, 8] of the last iterate, see `newton.py`."""
+    """[B, 9] of the last iterate, see `newton.py`."""
 
 
 @compiled
@@ -121,7 +125,7 @@ def _of(array, row):
 
 
 @compiled
-def _parameters(width, own, row, grid, rows, lane):
+def _parameters(width, own, row, grid, rows, lane, absolute):
     """Set the parameters of one lane; returns the number of its limits."""
     buses, generators, branches = grid.sizes[0], grid.sizes[1], grid.sizes[2]
     demand, lower, upper, cost = _of(rows.demand, row), _of(rows.lower, row), _of(rows.upper, row), _of(rows.cost, row)
@@ -164,6 +168,7 @@ def _parameters(width, own, row, grid, rows, lane):
         lane.lower[k * width + own] = low if below else 0.0
         lane.upper[k * width + own] = high if above else 0.0
         lane.rate[e * width + own] = 1.0 / (limit[e] * limit[e]) if rated else 0.0
+        lane.weight[e * width + own] = max(1.0, limit[e] * limit[e]) if rated and absolute else 1.0
         lane.on[(angles + e) * width + own] = here if below else 0.0
         lane.on[(angles + branches + e) * width + own] = here if above else 0.0
         lane.on[(angles + 2 * branches + e) * width + own] = here if rated else 0.0
@@ -272,13 +277,13 @@ def _multipliers(width, own, row, grid, rows, work):
 
 
 @compiled
-def _begin(width, own, row, grid, rows, lane, work):
+def _begin(width, own, row, grid, rows, lane, work, absolute):
     """Set up one lane for a row: its parameters and start. Returns False if the start is too far to be of use.
 
     Without multipliers z = max(−h, ROOM) and μ = START/z. With multipliers zμ = max(NEAR, SHARE ‖g‖): the better the
     start satisfies its balances, the closer to its limits it may begin.
     """
-    count = _parameters(width, own, row, grid, rows, lane)
+    count = _parameters(width, own, row, grid, rows, lane, absolute)
     _point(width, own, row, grid, rows, lane, work)
     far = _limits(width, own, grid, lane, work)
     warm = 0.0
@@ -350,7 +355,7 @@ def _finish(width, own, row, grid, rows, lane, work, found):
             if k >= 0:
                 multipliers[k] = unit * mu[at * width + own]
     found.objective[row] = objective
-    for k in range(8):
+    for k in range(9):
         found.stats[row, k] = work.stats[k * width + own]
 
 
@@ -375,7 +380,7 @@ def solve(lanes, stored, space, ends, rows, found, settings):
         busy = False
         for own in range(width):
             while held[own] < 0 and following < total:
-                if _begin(width, own, following, grid, rows, lane, work):
+                if _begin(width, own, following, grid, rows, lane, work, settings.absolute):
                     held[own], moving[own], best[own] = following, 1.0, np.inf
                     count[own] = since[own] = waited[own] = 0
                 else:
@@ -390,12 +395,15 @@ def solve(lanes, stored, space, ends, rows, found, settings):
             if held[own] < 0:
                 continue
             far = max(work.stats[own], work.stats[width + own])
-            gap = work.stats[2 * width + own] / max(abs(work.stats[5 * width + own]), 1.0)
+            cost = max(abs(work.stats[5 * width + own]), 1.0)
+            gap, saved = work.stats[2 * width + own] / cost, work.stats[8 * width + own] / cost
             slope = work.stats[3 * width + own]
             near = far <= settings.nearly[0] and gap <= settings.nearly[1] and slope <= settings.nearly[2]
+            near = near and saved <= settings.nearly[3]
             if near:
                 waited[own] += 1
             done = far <= settings.feasible and gap <= settings.complementary and slope <= settings.stationary
+            done = done and saved <= settings.saved
             code = -1
             if not (math.isfinite(far) and math.isfinite(gap) and math.isfinite(slope)):
                 code = BROKEN

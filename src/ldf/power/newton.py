@@ -111,6 +111,8 @@ class Lane(NamedTuple):
     """[2G] c₂, then c₁."""
     rate: Any
     """[E] r = 1/s²."""
+    weight: Any
+    """[E] what a violation of a thermal limit, (p² + q²)/s² − 1, counts."""
     status: Any
     """[E] 1 for a branch in service, else 0."""
     elastic: Any
@@ -151,7 +153,7 @@ class Work(NamedTuple):
     temporary: Any
     """[16]"""
     stats: Any
-    """[8] see `evaluate`, `factorise` and `advance`."""
+    """[9] see `evaluate`, `factorise` and `advance`."""
     gamma: Any
     centre: Any
     """1 over the number of inequalities."""
@@ -211,9 +213,9 @@ def spaced(space, ends):
         _part(space, ends, 6),
         _part(space, ends, 7),
         _part(space, ends, 8),
+        _part(space, ends, 9),
     )
     work = Work(
-        _part(space, ends, 9),
         _part(space, ends, 10),
         _part(space, ends, 11),
         _part(space, ends, 12),
@@ -236,6 +238,7 @@ def spaced(space, ends):
         _part(space, ends, 29),
         _part(space, ends, 30),
         _part(space, ends, 31),
+        _part(space, ends, 32),
     )
     return lane, work
 
@@ -452,22 +455,23 @@ def _branches(lanes, grid, lane, work):
 def evaluate(lanes, grid, lane, work):
     """The matrix and right-hand side at the iterates.
 
-    Into stats 0 to 5: largest |g| and h; Σ zμ; largest |∇L|, relative to the largest price, and that price; cost.
+    Into stats 0 to 5: largest |g| and weighted h; Σ zμ; largest |∇L|, relative to the largest price, and that price;
+    cost. Into stats 8: Σ |λg| + Σ μ|h + z|, what the violations save.
     """
     buses, branches = grid.sizes[0], grid.sizes[2]
     _buses(lanes, grid, lane, work)
     # first the branches, because a balance is read before the elimination of p and q changes its right-hand side
     _branches(lanes, grid, lane, work)
     step, zero = work.step, splat(lanes, 0.0)
-    most, size = zero, splat(lanes, 1.0)
+    most, size, saved = zero, splat(lanes, 1.0), zero
     for g in range(grid.sizes[1]):
         for kind in range(2):
             k = 4 * grid.at[g] + 2 + kind
             store(lanes, step, k, load(lanes, step, k) - load(lanes, work.s, kind * grid.sizes[1] + g))
     for i in range(buses):
         for c in range(2):
-            most = largest(most, _absolute(load(lanes, step, 4 * i + 2 + c)))
-            size = largest(size, _absolute(load(lanes, work.y, 2 * i + c)))
+            off, price = _absolute(load(lanes, step, 4 * i + 2 + c)), _absolute(load(lanes, work.y, 2 * i + c))
+            most, size, saved = largest(most, off), largest(size, price), saved + off * price
     cost, stationary = _generators(lanes, grid, lane, work)
     for i in range(buses):
         for c in range(2):
@@ -476,16 +480,21 @@ def evaluate(lanes, grid, lane, work):
             store(lanes, step, 4 * i + c, -load(lanes, step, 4 * i + c) * free)
             store(lanes, step, 4 * i + 2 + c, -load(lanes, step, 4 * i + 2 + c))
     slack, beyond = zero, zero
-    for row in range(2 * buses + 4 * grid.sizes[1] + 4 * branches):
+    thermal = 2 * buses + 4 * grid.sizes[1] + 2 * branches
+    for row in range(thermal + 2 * branches):
         on = load(lanes, lane.on, row)
-        slack = slack + load(lanes, work.z, row) * load(lanes, work.mu, row) * on
-        beyond = largest(beyond, load(lanes, work.h, row) * on)
+        z, mu, h = load(lanes, work.z, row), load(lanes, work.mu, row) * on, load(lanes, work.h, row) * on
+        slack, saved = slack + z * mu, saved + mu * _absolute(h + z)
+        if row >= thermal:
+            h = h * load(lanes, lane.weight, (row - thermal) % branches)
+        beyond = largest(beyond, h)
     store(lanes, work.stats, 0, most)
     store(lanes, work.stats, 1, beyond)
     store(lanes, work.stats, 2, slack)
     store(lanes, work.stats, 3, stationary / size)
     store(lanes, work.stats, 4, size)
     store(lanes, work.stats, 5, cost)
+    store(lanes, work.stats, 8, saved)
 
 
 @compiled
