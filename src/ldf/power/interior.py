@@ -17,9 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -49,6 +47,10 @@ WARM = 14
 """Maximum number of iterations from a start with multipliers: about as many as a cold start takes."""
 PATIENT = 60
 """Iterations without better feasibility, after which a second attempt is given up."""
+BOUNDED = ("v", "p", "q", "angle")
+"""What has limits `v_min` and so on, in the order of `kernel.Parameters`."""
+SUMMARY = 12
+"""Width of `kernel.Found.summary`."""
 REAL = 5
 """Number of fields of `newton.Grid` with real numbers."""
 COMPILING = 2.0
@@ -63,23 +65,40 @@ CHANGES = {
 and generators."""
 
 
-@dataclass(frozen=True)
 class Results:
-    """What was found for B demands, [B, …] each; see `Solution`."""
+    """What was found for B demands.
 
-    status: NDArray[Any]
-    """"optimal", "infeasible", or "undecided": another solver should decide."""
-    objective: Floats
-    state: Floats
-    multipliers: Floats
-    bounds: Floats
-    iterations: Ints
-    short: Floats
-    """[B, 2N] active and reactive power that is missing at each bus of an infeasible demand, per unit; else zero."""
-    warm: NDArray[np.bool_]
-    """Whether the given start led to the optimum."""
-    seconds: float
-    """Time per demand."""
+    Args:
+        found: `kernel.Found`.
+        sizes: number of variables S and of constraints m.
+    """
+
+    def __init__(self, found: Any, sizes: tuple[int, int]) -> None:
+        self.point, self.summary = found
+        size, constraints = sizes
+        ends = (size, size + constraints)
+        self.state, self.multipliers, self.bounds = (
+            self.point[:, : ends[0]], self.point[:, ends[0] : ends[1]], self.point[:, ends[1] :]
+        )  # fmt: skip
+        """[B, S], [B, m], [B, S]"""
+        self.objective, self.code, self.iterations = self.summary[:, 0], self.summary[:, 1], self.summary[:, 2]
+        """[B] each"""
+        self.optimal = self.code == 0
+        """[B]"""
+        self.warm = np.zeros(len(self.point), bool)
+        """[B] whether the given start led to the optimum."""
+        self.short: dict[int, Floats] = {}
+        """By row of an infeasible demand: active and reactive power that is missing at each bus, [2N] per unit."""
+
+    def put(self, where: Ints, other: Results, which: Any) -> None:
+        """Replace some rows by rows of another result, adding up iterations."""
+        other.iterations[which] += self.iterations[where]
+        self.point[where], self.summary[where] = other.point[which], other.summary[which]
+        self.optimal[where] = other.optimal[which]
+
+    def status(self, row: int) -> str:
+        """What became of a row: "optimal", "infeasible", or "undecided", for another solver to decide."""
+        return "optimal" if self.optimal[row] else "infeasible" if row in self.short else "undecided"
 
 
 class InteriorPoint:
@@ -140,6 +159,7 @@ class InteriorPoint:
         )  # fmt: skip
         """The arguments of `newton.gridded`."""
         self.multipliers = 2 * n + int(rated.sum() + angled.sum())
+        self.variables = 2 * g + 2 * n
         self.limits = 2 * n + 4 * g + 4 * e
         """M, the number of inequalities."""
         self.common = self._common()
@@ -166,24 +186,17 @@ class InteriorPoint:
         return largest / 100 if largest > 0 else 1.0
 
     def _common(self) -> dict[str, Floats]:
-        """The network's own rows, [1, …] each: its parameters and its start."""
-        case, (n, g, e) = self.case, self.sizes
+        """The network's own parameters and start, [1, …] each."""
+        case, (_, g, e) = self.case, self.sizes
         v, theta = self._start()
-        parts = {
-            "demand": [case.pd, case.qd],
-            "lower": [case.v_min, case.p_min, case.q_min, case.angle_min],
-            "upper": [case.v_max, case.p_max, case.q_max, case.angle_max],
-            "limit": [case.limit],
-            "cost": [case.cost.T.ravel()],
-            "branch": [np.ones(e)],
-            "generator": [np.ones(g)],
-            "elastic": [np.zeros(1)],
-            "how": [np.array([self.kernel.COLD])],
-            "state": [np.zeros(2 * g), v, theta],
-            "multipliers": [np.zeros(self.multipliers)],
-            "bounds": [np.zeros(2 * g + 2 * n)],
-        }
-        return {name: np.concatenate(part)[None].astype(np.float64) for name, part in parts.items()}
+        lower, upper = (np.concatenate([getattr(case, f"{name}_{end}") for name in BOUNDED]) for end in ("min", "max"))
+        own = self.kernel.Parameters(lower, upper, case.limit, case.cost.T.ravel(), np.ones(e), np.ones(g), np.zeros(1))
+        ends = np.cumsum([0, *map(len, own)]).tolist()
+        self.places = {name: slice(*pair) for name, pair in zip(own._fields, itertools.pairwise(ends), strict=True)}
+        """Where the parameters are in a row of `kernel.Rows.parameters`."""
+        start = np.concatenate([[self.kernel.COLD], np.zeros(2 * g), v, theta])
+        rest = np.zeros(self.multipliers + self.variables)
+        return {"parameters": np.concatenate(own)[None], "start": np.concatenate([start, rest])[None]}
 
     def _start(self) -> tuple[Floats, Floats]:
         """v that minimises Σ|y|(v_i/τ − v_j)² + Σ(v − 1)², and θ that minimises Σ|y|(θ_i − θ_j − φ)²."""
@@ -214,9 +227,11 @@ class InteriorPoint:
         """
         case, (n, g, e) = self.case, self.sizes
         found = {"demand": shaped("demands", demands, (len(demands), 2 * n))}
-        given: dict[str, Floats] = {}
+        if not changes:
+            return found
         sizes = {"N": (n,), "G": (g,), "E": (e,), "G, 3": (g, 3)}
-        for name, values in (changes or {}).items():
+        given: dict[str, Floats] = {}
+        for name, values in changes.items():
             if name not in CHANGES:
                 raise ValueError(f"unknown parameter {name!r}: what may change is {', '.join(CHANGES)}")
             array, shape = np.asarray(values, np.float64), sizes[CHANGES[name]]
@@ -235,46 +250,46 @@ class InteriorPoint:
             if wrong.any():
                 raise ValueError(f"{name} has the value {array[wrong][0]}; it should be {wanted}")
             given[name] = array if array.ndim > len(shape) else array[None]
+        parts = {}
         for row, end in (("lower", "min"), ("upper", "max")):
-            names = [f"{quantity}_{end}" for quantity in ("v", "p", "q", "angle")]
+            names = [f"{quantity}_{end}" for quantity in BOUNDED]
             if given.keys() & {*names}:
-                parts = [given.get(name, getattr(case, name)[None]) for name in names]
-                count = max(map(len, parts))
-                found[row] = np.concatenate([np.broadcast_to(part, (count, part.shape[1])) for part in parts], 1)
-        for name in given.keys() & {"limit", "branch", "generator"}:
-            found[name] = given[name]
+                held = [given.get(name, getattr(case, name)[None]) for name in names]
+                count = max(map(len, held))
+                parts[row] = np.concatenate([np.broadcast_to(part, (count, part.shape[1])) for part in held], 1)
+        parts |= {name: given[name] for name in given.keys() & {"limit", "branch", "generator"}}
         if "cost" in given:
-            found["cost"] = given["cost"].swapaxes(1, 2).reshape(len(given["cost"]), 3 * g)
-        return {name: np.ascontiguousarray(values) for name, values in found.items()}
+            parts["cost"] = given["cost"].swapaxes(1, 2).reshape(len(given["cost"]), 3 * g)
+        return found | {"parameters": self._changed(self.common["parameters"], parts)}
 
-    def run(self, rows: Mapping[str, Floats], settings: Any) -> Any:
+    def _changed(self, parameters: Floats, parts: Mapping[str, Any]) -> Floats:
+        """Parameters [., P] with some parts replaced, [., …] each."""
+        count = max(len(parameters), *map(len, parts.values()))
+        found = np.repeat(parameters, count // len(parameters), 0)
+        for name, values in parts.items():
+            found[:, self.places[name]] = values
+        return found
+
+    def run(self, rows: Mapping[str, Floats], settings: Any) -> Results:
         """What the kernel finds for rows, on all cores; parameters and starts not given are the network's own."""
-        count, (n, g, _) = len(rows["demand"]), self.sizes
+        count = len(rows["demand"])
         width = 1 if count < WIDE else WIDE
-        found = self.kernel.Found(
-            state=np.empty((count, 2 * g + 2 * n)),
-            multipliers=np.zeros((count, self.multipliers)),
-            bounds=np.empty((count, 2 * g + 2 * n)),
-            objective=np.empty(count),
-            code=np.empty(count, np.int64),
-            iterations=np.empty(count, np.int64),
-            stats=np.empty((count, 9)),
-        )
+        found = self.kernel.Found(np.zeros((count, 2 * self.variables + self.multipliers)), np.empty((count, SUMMARY)))
         every = self.kernel.Rows(**{**self.common, **rows})
         workers = min(self.threads, count // (2 * WIDE))
         if workers < 2:
             self._run(width, every, found, settings)
-            return found
-        ends = np.linspace(0, count, workers + 1).astype(int).tolist()
-        parts = [slice(*pair) for pair in itertools.pairwise(ends)]
-        jobs = [
-            _pool().submit(self._run, width, _taken(every, part), type(found)(*[a[part] for a in found]), settings)
-            for part in parts[1:]
-        ]
-        self._run(width, _taken(every, parts[0]), type(found)(*[a[parts[0]] for a in found]), settings)
-        for job in jobs:
-            job.result()
-        return found
+        else:
+            ends = np.linspace(0, count, workers + 1).astype(int).tolist()
+            parts = []
+            for part in (slice(*pair) for pair in itertools.pairwise(ends)):
+                some = self.kernel.Rows(*[array[part] if len(array) > 1 else array for array in every])
+                parts.append((some, self.kernel.Found(*[array[part] for array in found])))
+            jobs = [_pool().submit(self._run, width, *part, settings) for part in parts[1:]]
+            self._run(width, *parts[0], settings)
+            for job in jobs:
+                job.result()
+        return Results(found, (self.variables, self.multipliers))
 
     def _run(self, width: int, rows: Any, found: Any, settings: Any) -> None:
         """Solve rows on this thread."""
@@ -321,85 +336,62 @@ class InteriorPoint:
             changes: parameters that differ from the network's own, see `rows`.
             tolerance: enough for a certificate with this tolerance, at a cost within .001 % of the optimum.
         """
-        begun = perf_counter()
-        kernel, rows, n = self.kernel, self.rows(demands, changes), self.sizes[0]
+        kernel, rows = self.kernel, self.rows(demands, changes)
         settings = kernel.Settings() if tolerance is None else self._enough(tolerance)
-        warm = np.zeros(len(demands), bool)
         if starts is None:
             found = self.run(rows, settings)
         else:
-            count, state = len(demands), self.common["state"].shape[1]
-            given = {
-                "state": shaped("starts", starts.states, (count, state)),
-                "multipliers": shaped("multipliers", starts.multipliers, (count, self.multipliers)),
-                "bounds": shaped("multipliers of bounds", starts.bounds, (count, state)),
-            }
-            given["how"] = np.full((1, 1), kernel.SOLUTION)
-            found = self.run(rows | given, settings._replace(iterations=WARM))
-            warm = found.code == kernel.OPTIMAL
-            self._again(rows, found, ~warm, settings)
-        short = np.zeros((len(demands), 2 * n))
-        status = np.where(found.code == kernel.OPTIMAL, "optimal", "undecided").astype(object)
-        left = found.code != kernel.OPTIMAL
-        if left.any():
-            self._decide(rows, found, np.flatnonzero(left), status, short)
-        seconds = (perf_counter() - begun) / max(1, len(demands))
-        return Results(
-            status,
-            found.objective,
-            found.state,
-            found.multipliers,
-            found.bounds,
-            found.iterations,
-            short,
-            warm,
-            seconds,
-        )
+            count, size = len(demands), self.variables
+            start = np.empty((count, 1 + 2 * size + self.multipliers))
+            start[:, 0] = kernel.SOLUTION
+            start[:, 1 : 1 + size] = shaped("starts", starts.states, (count, size))
+            start[:, 1 + size : -size] = shaped("multipliers", starts.multipliers, (count, self.multipliers))
+            start[:, -size:] = shaped("multipliers of bounds", starts.bounds, (count, size))
+            found = self.run(rows | {"start": start}, settings._replace(iterations=WARM))
+            found.warm = found.optimal.copy()
+            if not found.optimal.all():
+                left = np.flatnonzero(~found.optimal)
+                found.put(left, self.run(_taken(rows, left), settings), slice(None))
+        if not found.optimal.all():
+            self._decide(rows, found)
+        return found
 
-    def _decide(self, rows: Mapping[str, Floats], found: Any, left: Ints, status: Any, short: Floats) -> None:
-        """Find what is missing for the rows `left`, and solve those again of which nothing is."""
-        kernel, n, unit = self.kernel, self.sizes[0], self.unit
-        some = _taken(rows, left)
-        least = {"cost": np.zeros((1, 3 * self.sizes[1])), "elastic": np.full((1, 1), ELASTIC)}
-        rough = kernel.Settings(feasible=1e-6, complementary=1e-6, stationary=1e-3, patience=PATIENT)
-        relaxed = self.run(some | least, rough)
-        known = relaxed.code == kernel.OPTIMAL
-        short[left] = np.abs(ELASTIC / unit * relaxed.multipliers[:, : 2 * n])
-        total = short[left].sum(1)
-        hopeless = known & (total > MISSING)
-        status[left[hopeless]] = "infeasible"
-        short[left[~hopeless]] = 0.0
-        again = ~hopeless & ~(known & (total > NONE_MISSING))
-        for start in (relaxed.state, None):
-            if not again.any():
-                return
-            given = {} if start is None else {"state": start, "how": np.full((1, 1), kernel.STATE)}
-            patient = kernel.Settings(patience=PATIENT, curvature=1.0)
-            part = np.flatnonzero(again)
-            second = self.run(_taken(some | given, part), patient)
-            solved = second.code == kernel.OPTIMAL
-            _put(found, left[part[solved]], second, solved)
-            status[left[part[solved]]] = "optimal"
-            again[part[solved]] = False
+    def _decide(self, rows: Mapping[str, Floats], found: Results) -> None:
+        """Find what is missing for the rows that are not solved, and solve those again of which nothing is."""
+        kernel, n = self.kernel, self.sizes[0]
+        left = np.flatnonzero(~found.optimal)
+        some = {**self.common, **_taken(rows, left)}
+        costless = {"cost": np.zeros((1, 3 * self.sizes[1])), "elastic": np.full((1, 1), ELASTIC)}
+        rough = kernel.Settings(feasible=1e-6, complementary=1e-6, stationary=1e-3, saved=1.0, patience=PATIENT)
+        relaxed = self.run(some | {"parameters": self._changed(some["parameters"], costless)}, rough)
+        short = np.abs(ELASTIC / self.unit * relaxed.multipliers[:, : 2 * n])
+        total = short.sum(1)
+        found.short = {int(left[k]): short[k] for k in np.flatnonzero(relaxed.optimal & (total > MISSING))}
+        again = np.flatnonzero(~relaxed.optimal | (total <= NONE_MISSING))
+        start = np.repeat(self.common["start"], len(left), 0)
+        start[:, 0], start[:, 1 : 1 + self.variables] = kernel.STATE, relaxed.state
+        for given in ({"start": start}, {}):
+            if len(again):
+                second = self.run(_taken(some | given, again), kernel.Settings(patience=PATIENT, curvature=1.0))
+                found.put(left[again[second.optimal]], second, second.optimal)
+                again = again[~second.optimal]
 
     def _enough(self, tolerance: float) -> Any:
         """Settings that end as soon as a certificate with this tolerance holds and the cost is within .001 %."""
         exact = self.kernel.Settings()
-        feasible = max(exact.feasible, min(MARGIN * tolerance, ROUGH))
         return exact._replace(
-            feasible=feasible, absolute=True, complementary=ENOUGH, stationary=exact.nearly[2], saved=ENOUGH
+            feasible=max(exact.feasible, min(MARGIN * tolerance, ROUGH)),
+            absolute=True,
+            complementary=ENOUGH,
+            stationary=exact.nearly[2],
+            saved=ENOUGH,
         )
-
-    def _again(self, rows: Mapping[str, Floats], found: Any, which: NDArray[np.bool_], settings: Any) -> None:
-        """Solve some rows again, from the network's start."""
-        if which.any():
-            _put(found, which, self.run(_taken(rows, np.flatnonzero(which)), settings), slice(None))
 
     def check(self, demands: Floats, states: Floats, changes: Mapping[str, Any] | None = None) -> Floats:
         """[B, 9] largest ν of every law of `LIMITS`, cost, and a sum that is not finite if a value is not."""
         rows = self.kernel.Rows(**{**self.common, **self.rows(demands, changes)})
         found = np.empty((len(states), len(LIMITS) + 2))
-        given = shaped("states", states, (len(demands), self.common["state"].shape[1]))
+        given = shaped("states", states, (len(demands), self.variables))
         with announced(0):
             self.kernel.check(self.stored, rows, given, found)
         return found
@@ -413,18 +405,9 @@ def shaped(name: str, values: Any, shape: tuple[int, ...]) -> Floats:
     return found
 
 
-def _taken(rows: Any, which: Any) -> Any:
+def _taken(rows: Mapping[str, Floats], which: Any) -> dict[str, Floats]:
     """Some rows of problems; what all share stays."""
-    if isinstance(rows, Mapping):
-        return {name: values[which] if len(values) > 1 else values for name, values in rows.items()}
-    return type(rows)(*[values[which] if len(values) > 1 else values for values in rows])
-
-
-def _put(found: Any, where: Any, other: Any, which: Any) -> None:
-    """Replace some of what was found, adding up iterations."""
-    other.iterations[which] += found.iterations[where]
-    for mine, theirs in zip(found, other, strict=True):
-        mine[where] = theirs[which]
+    return {name: values[which] if len(values) > 1 else values for name, values in rows.items()}
 
 
 @cache

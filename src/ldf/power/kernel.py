@@ -79,43 +79,39 @@ class Rows(NamedTuple):
     """B problems, [B, …] each, or [1, …] where all rows share it."""
 
     demand: Any
-    """[., 2N] p^d, then q^d."""
+    """[B, 2N] p^d, then q^d."""
+    parameters: Any
+    """[., P] those of `Parameters`, one after the other."""
+    start: Any
+    """[., 1 + 2S + m] COLD, STATE or SOLUTION; p, q, v, θ; multipliers as in `acopf.py`: of the balances, of thermal
+    limits and of angle differences, then of the bounds of a state, in $/h."""
+
+
+class Parameters(NamedTuple):
+    """Parameters of a row, other than its demand."""
+
     lower: Any
-    """[., N + 2G + E] lower limits of v, p, q and angle differences."""
+    """[N + 2G + E] lower limits of v, p, q and angle differences."""
     upper: Any
     limit: Any
-    """[., E] thermal limits."""
+    """[E] thermal limits."""
     cost: Any
-    """[., 3G] c₂, c₁, c₀ in $/h."""
+    """[3G] c₂, c₁, c₀ in $/h."""
     branch: Any
-    """[., E] 1 in service, 0 out of service."""
+    """[E] 1 in service, 0 out of service."""
     generator: Any
-    """[., G] likewise."""
+    """[G] likewise."""
     elastic: Any
-    """[., 1] ε."""
-    how: Any
-    """[., 1] COLD, STATE or SOLUTION."""
-    state: Any
-    """[., 2G + 2N] p, q, v, θ."""
-    multipliers: Any
-    """[., m] as in `acopf.py`: of the balances, of thermal limits and of angle differences, in $/h."""
-    bounds: Any
-    """[., 2G + 2N] multipliers of the bounds of a state, in $/h."""
+    """ε"""
 
 
 class Found(NamedTuple):
     """What is found for B problems."""
 
-    state: Any
-    multipliers: Any
-    bounds: Any
-    objective: Any
-    """[B] $/h."""
-    code: Any
-    """[B] OPTIMAL, EXHAUSTED, STALLED, BROKEN or DISTANT."""
-    iterations: Any
-    stats: Any
-    """[B, 9] of the last iterate, see `newton.py`."""
+    point: Any
+    """[B, 2S + m] state, multipliers, and multipliers of bounds."""
+    summary: Any
+    """[B, 12] objective in $/h; OPTIMAL, EXHAUSTED, …; iterations; the 9 stats of the last iterate, see `newton.py`."""
 
 
 @compiled
@@ -125,12 +121,30 @@ def _of(array, row):
 
 
 @compiled
-def _parameters(width, own, row, grid, rows, lane, absolute):
+def _parameters(grid, rows, row):
+    """The `Parameters` of a row."""
+    buses, generators, branches = grid.sizes[0], grid.sizes[1], grid.sizes[2]
+    all_of_them = _of(rows.parameters, row)
+    bounds = buses + 2 * generators + branches
+    cost = 2 * bounds + branches
+    branch = cost + 3 * generators
+    generator = branch + branches
+    return Parameters(
+        all_of_them[:bounds],
+        all_of_them[bounds : 2 * bounds],
+        all_of_them[2 * bounds : cost],
+        all_of_them[cost:branch],
+        all_of_them[branch:generator],
+        all_of_them[generator : generator + generators],
+        all_of_them[generator + generators],
+    )
+
+
+@compiled
+def _settled(width, own, demand, given, grid, lane, absolute):
     """Set the parameters of one lane; returns the number of its limits."""
     buses, generators, branches = grid.sizes[0], grid.sizes[1], grid.sizes[2]
-    demand, lower, upper, cost = _of(rows.demand, row), _of(rows.lower, row), _of(rows.upper, row), _of(rows.cost, row)
-    limit, branch, generator = _of(rows.limit, row), _of(rows.branch, row), _of(rows.generator, row)
-    lane.elastic[own] = _of(rows.elastic, row)[0]
+    lower, upper, limit, cost, branch, generator, lane.elastic[own] = given
     count = 0.0
     for k in range(buses + 2 * generators):
         # the bounds of v, p and q: h has its lower limits at `first`, its upper ones `size` later
@@ -179,18 +193,17 @@ def _parameters(width, own, row, grid, rows, lane, absolute):
 
 
 @compiled
-def _point(width, own, row, grid, rows, lane, work):
+def _point(width, own, state, how, given, grid, work):
     """Set θ, v, p and q of one lane, within their bounds."""
     buses, generators = grid.sizes[0], grid.sizes[1]
-    state, how = _of(rows.state, row), _of(rows.how, row)[0]
-    lower, upper = _of(rows.lower, row), _of(rows.upper, row)
+    lower, upper = given.lower, given.upper
     for i in range(buses):
         bus = grid.order[i]
         theta = state[2 * generators + buses + bus]
         work.x[2 * i * width + own] = 0.0 if grid.pinned[i] else theta
         work.x[(2 * i + 1) * width + own] = min(max(state[2 * generators + bus], lower[bus]), upper[bus])
     for k in range(2 * generators):
-        on = _of(rows.generator, row)[k % generators]
+        on = given.generator[k % generators]
         low, high = lower[buses + k], upper[buses + k]
         if how == COLD:
             value = 0.0
@@ -248,10 +261,9 @@ def _limits(width, own, grid, lane, work):
 
 
 @compiled
-def _multipliers(width, own, row, grid, rows, work):
+def _multipliers(width, own, given, bounds, grid, work):
     """Set λ and μ of one lane to those of a solution."""
     buses, generators, branches = grid.sizes[0], grid.sizes[1], grid.sizes[2]
-    given, bounds = _of(rows.multipliers, row), _of(rows.bounds, row)
     scale = 1.0 / grid.unit[0]
     mu = work.mu
     for i in range(buses):
@@ -283,16 +295,18 @@ def _begin(width, own, row, grid, rows, lane, work, absolute):
     Without multipliers z = max(−h, ROOM) and μ = START/z. With multipliers zμ = max(NEAR, SHARE ‖g‖): the better the
     start satisfies its balances, the closer to its limits it may begin.
     """
-    count = _parameters(width, own, row, grid, rows, lane, absolute)
-    _point(width, own, row, grid, rows, lane, work)
+    given, start = _parameters(grid, rows, row), _of(rows.start, row)
+    size, how = 2 * grid.sizes[1] + 2 * grid.sizes[0], start[0]
+    count = _settled(width, own, _of(rows.demand, row), given, grid, lane, absolute)
+    _point(width, own, start[1 : 1 + size], how, given, grid, work)
     far = _limits(width, own, grid, lane, work)
     warm = 0.0
-    if _of(rows.how, row)[0] == SOLUTION:
+    if how == SOLUTION:
         if not far < FAR:
             return False
         warm = max(NEAR, SHARE * far)
     if warm > 0.0:
-        _multipliers(width, own, row, grid, rows, work)
+        _multipliers(width, own, start[1 + size : -size], start[-size:], grid, work)
     else:
         for k in range(2 * grid.sizes[0]):
             work.y[k * width + own] = 0.0
@@ -320,7 +334,8 @@ def _begin(width, own, row, grid, rows, lane, work, absolute):
 def _finish(width, own, row, grid, rows, lane, work, found):
     """Store what one lane found, with multipliers as `acopf.py` has them; those of fixed variables follow from ∇L."""
     buses, generators, branches = grid.sizes[0], grid.sizes[1], grid.sizes[2]
-    state, multipliers, bounds = found.state[row], found.multipliers[row], found.bounds[row]
+    size, point = 2 * generators + 2 * buses, found.point[row]
+    state, multipliers, bounds = point[:size], point[size:-size], point[-size:]
     unit, mu, grad = grid.unit[0], work.mu, work.grad
     for i in range(buses):
         bus = grid.order[i]
@@ -332,7 +347,8 @@ def _finish(width, own, row, grid, rows, lane, work, found):
         bounds[v] = unit * (mu[(buses + i) * width + own] - mu[i * width + own])
         if lane.fixed[(buses + i) * width + own] > 0.0:
             bounds[v] = -unit * grad[(2 * i + 1) * width + own]
-    cost, generator, objective = _of(rows.cost, row), _of(rows.generator, row), 0.0
+    given, objective = _parameters(grid, rows, row), 0.0
+    cost, generator = given.cost, given.generator
     for k in range(2 * generators):
         kind, g = k // generators, k % generators
         first, s = 2 * buses + 2 * generators * kind + g, work.s[k * width + own]
@@ -354,9 +370,9 @@ def _finish(width, own, row, grid, rows, lane, work, found):
             at = angles + (2 + (1 - end if grid.flipped[e] else end)) * branches + e
             if k >= 0:
                 multipliers[k] = unit * mu[at * width + own]
-    found.objective[row] = objective
+    found.summary[row, 0] = objective
     for k in range(9):
-        found.stats[row, k] = work.stats[k * width + own]
+        found.summary[row, 3 + k] = work.stats[k * width + own]
 
 
 @compiled
@@ -371,7 +387,7 @@ def solve(lanes, stored, space, ends, rows, found, settings):
     """
     grid = gridded(*stored)
     lane, work = spaced(space, ends)
-    width, total = len(lanes), len(found.code)
+    width, total = len(lanes), len(found.point)
     held = np.full(width, -1)
     count, since, waited = np.zeros(width, np.int64), np.zeros(width, np.int64), np.zeros(width, np.int64)
     best, moving = np.zeros(width), np.zeros(width)
@@ -384,7 +400,7 @@ def solve(lanes, stored, space, ends, rows, found, settings):
                     held[own], moving[own], best[own] = following, 1.0, np.inf
                     count[own] = since[own] = waited[own] = 0
                 else:
-                    found.code[following], found.iterations[following] = DISTANT, 0
+                    found.summary[following, 1], found.summary[following, 2] = DISTANT, 0
                 following += 1
             busy = busy or held[own] >= 0
         if not busy:
@@ -417,7 +433,7 @@ def solve(lanes, stored, space, ends, rows, found, settings):
                 code = STALLED
             if code >= 0:
                 _finish(width, own, held[own], grid, rows, lane, work, found)
-                found.code[held[own]], found.iterations[held[own]] = code, count[own]
+                found.summary[held[own], 1], found.summary[held[own], 2] = code, count[own]
                 held[own], moving[own] = -1, 0.0
             else:
                 count[own] += 1
@@ -453,9 +469,8 @@ def check(stored, rows, states, found):
     balance = np.empty(2 * buses)
     for row in range(len(states)):
         state, worst, total, cost = states[row], found[row], 0.0, 0.0
-        demand, lower, upper = _of(rows.demand, row), _of(rows.lower, row), _of(rows.upper, row)
-        prices, generator, branch = _of(rows.cost, row), _of(rows.generator, row), _of(rows.branch, row)
-        limit = _of(rows.limit, row)
+        demand = _of(rows.demand, row)
+        lower, upper, limit, prices, branch, generator, _ = _parameters(grid, rows, row)
         worst[:] = 0.0
         for i in range(buses):
             bus = grid.order[i]

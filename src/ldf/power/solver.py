@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, cached_property
 from importlib.util import find_spec
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -107,11 +108,12 @@ class InteriorACOPF(ACOPF):
         changes: Mapping[str, Any] | None = None,
     ) -> list[Solution]:
         """The cheapest states for demands [B, 2N], see `InteriorPoint.solve`; IPOPT decides what that leaves open."""
+        begun = perf_counter()
         found = self.interior.solve(demands, starts, changes, tolerance)
+        each = (perf_counter() - begun) / max(1, len(demands))
         solutions = [
-            Solution(status, objective, state, multipliers, bounds, iterations, found.seconds, "ldf", warm)
-            for status, objective, state, multipliers, bounds, iterations, warm in zip(
-                found.status.tolist(),
+            Solution("optimal", objective, state, multipliers, bounds, int(iterations), each, "ldf", warm)
+            for objective, state, multipliers, bounds, iterations, warm in zip(
                 found.objective.tolist(),
                 found.state,
                 found.multipliers,
@@ -121,9 +123,10 @@ class InteriorACOPF(ACOPF):
                 strict=True,
             )
         ]
-        for row in np.flatnonzero(found.status != "optimal").tolist():
-            if found.status[row] == "infeasible":
-                solutions[row] = replace(solutions[row], reason=self._missing(found.short[row]))
+        for row in np.flatnonzero(~found.optimal).tolist():
+            if row in found.short:
+                reason = self._missing(found.short[row])
+                solutions[row] = replace(solutions[row], status="infeasible", reason=reason)
             else:
                 solutions[row] = self._decided(demands[row], _one(changes or {}, row))
         return solutions
