@@ -589,8 +589,6 @@ def test_a_first_call_says_that_it_compiles(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setattr(interior, "_ready", set())
     monkeypatch.setattr(interior, "_said", threading.Event())
     waited = threading.Event()
-    with interior.announced(1):
-        waited.wait(0.2)
-    with interior.announced(1):
-        waited.wait(0.2)
+    for _ in range(2):
+        interior.announced(1, waited.wait, 0.2)
     assert capsys.readouterr().err.count("compiling the interior point") == 1

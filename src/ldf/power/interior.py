@@ -14,9 +14,8 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -165,6 +164,7 @@ class InteriorPoint:
         self.common = self._common()
         self.ends = {width: width * np.concatenate([[0], np.cumsum(self._sizes(len(rows)))]) for width in (1, WIDE)}
         """Where the parts of `newton.Lane` and `newton.Work` end, for W lanes."""
+        self._settings: dict[float | None, tuple[Any, Any]] = {}
         self._spaces: dict[int, list[Any]] = {1: [], WIDE: []}
         """Arrays for W lanes that no thread uses at present."""
 
@@ -298,8 +298,7 @@ class InteriorPoint:
             space = spaces.pop()
         except IndexError:
             space = np.zeros(ends[-1])
-        with announced(width):
-            self.kernel.solve((0,) * width, self.stored, space, ends, rows, found, settings)
+        announced(width, self.kernel.solve, (0,) * width, self.stored, space, ends, rows, found, settings)
         spaces.append(space)
 
     def _sizes(self, blocks: int) -> list[int]:
@@ -337,7 +336,7 @@ class InteriorPoint:
             tolerance: enough for a certificate with this tolerance, at a cost within .001 % of the optimum.
         """
         kernel, rows = self.kernel, self.rows(demands, changes)
-        settings = kernel.Settings() if tolerance is None else self._enough(tolerance)
+        settings, first = self._ends(tolerance)
         if starts is None:
             found = self.run(rows, settings)
         else:
@@ -347,7 +346,7 @@ class InteriorPoint:
             start[:, 1 : 1 + size] = shaped("starts", starts.states, (count, size))
             start[:, 1 + size : -size] = shaped("multipliers", starts.multipliers, (count, self.multipliers))
             start[:, -size:] = shaped("multipliers of bounds", starts.bounds, (count, size))
-            found = self.run(rows | {"start": start}, settings._replace(iterations=WARM))
+            found = self.run(rows | {"start": start}, first)
             found.warm = found.optimal.copy()
             if not found.optimal.all():
                 left = np.flatnonzero(~found.optimal)
@@ -376,24 +375,30 @@ class InteriorPoint:
                 found.put(left[again[second.optimal]], second, second.optimal)
                 again = again[~second.optimal]
 
-    def _enough(self, tolerance: float) -> Any:
-        """Settings that end as soon as a certificate with this tolerance holds and the cost is within .001 %."""
-        exact = self.kernel.Settings()
-        return exact._replace(
-            feasible=max(exact.feasible, min(MARGIN * tolerance, ROUGH)),
-            absolute=True,
-            complementary=ENOUGH,
-            stationary=exact.nearly[2],
-            saved=ENOUGH,
-        )
+    def _ends(self, tolerance: float | None) -> tuple[Any, Any]:
+        """Settings of a solve, and from a start with multipliers.
+
+        With a tolerance they end as soon as a certificate with it holds and the cost is within .001 % of the optimum.
+        """
+        if tolerance not in self._settings:
+            settings = exact = self.kernel.Settings()
+            if tolerance is not None:
+                settings = exact._replace(
+                    feasible=max(exact.feasible, min(MARGIN * tolerance, ROUGH)),
+                    absolute=True,
+                    complementary=ENOUGH,
+                    stationary=exact.nearly[2],
+                    saved=ENOUGH,
+                )
+            self._settings[tolerance] = settings, settings._replace(iterations=WARM)
+        return self._settings[tolerance]
 
     def check(self, demands: Floats, states: Floats, changes: Mapping[str, Any] | None = None) -> Floats:
         """[B, 9] largest ν of every law of `LIMITS`, cost, and a sum that is not finite if a value is not."""
         rows = self.kernel.Rows(**{**self.common, **self.rows(demands, changes)})
         found = np.empty((len(states), len(LIMITS) + 2))
         given = shaped("states", states, (len(demands), self.variables))
-        with announced(0):
-            self.kernel.check(self.stored, rows, given, found)
+        announced(0, self.kernel.check, self.stored, rows, given, found)
         return found
 
 
@@ -433,17 +438,19 @@ def _say() -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-@contextmanager
-def announced(width: int) -> Iterator[None]:
-    """Around a call: a first one says that it compiles, if it takes a while. Other processes use what it compiled."""
-    if width in _ready:
-        yield
+def announced(kind: int, function: Callable[..., None], *arguments: Any) -> None:
+    """Call a compiled function. A first call of its kind says that it compiles, if that takes a while.
+
+    Compiled code is kept for other processes.
+    """
+    if kind in _ready:
+        function(*arguments)
         return
     timer = threading.Timer(COMPILING, _say)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        function(*arguments)
     finally:
         timer.cancel()
-        _ready.add(width)
+    _ready.add(kind)

@@ -65,8 +65,8 @@ class InteriorACOPF(ACOPF):
         return bool((case.cost[:, 0] >= 0).all()) and compiles()
 
     @cached_property
-    def _limited(self) -> list[int]:
-        """The laws that a state can violate: the rows of `LIMITS` that this network has."""
+    def _limited(self) -> dict[str, int]:
+        """The laws that a state can violate, with their places in `LIMITS`."""
         case = self.case
         limits = {
             "voltage": (case.v_min, case.v_max),
@@ -75,11 +75,8 @@ class InteriorACOPF(ACOPF):
             "reactive": (case.q_min, case.q_max),
             "thermal": (case.limit,),
         }
-        return [
-            k
-            for k, name in enumerate(LIMITS)
-            if any(np.isfinite(limit).any() for limit in limits.get(name, (np.zeros(1),)))
-        ]
+        every = {name: limits.get(name, (np.zeros(1),)) for name in LIMITS}
+        return {name: k for k, name in enumerate(LIMITS) if any(np.isfinite(limit).any() for limit in every[name])}
 
     def prepare(self, *tasks: Task) -> None:
         """Compile the interior point, for one demand and for several."""
@@ -149,9 +146,10 @@ class InteriorACOPF(ACOPF):
     def check(self, demands: Floats, states: Floats) -> tuple[dict[str, Floats], Floats]:
         """`violations` and `costs` of states [B, S] for demands [B, 2N], in one pass of compiled code."""
         found = self.interior.check(demands, states)
-        found[~np.isfinite(found[:, -1]), :-2] = np.inf
-        names = list(LIMITS)
-        return {names[k]: found[:, k] for k in self._limited}, found[:, -2]
+        sound = np.isfinite(found[:, -1])
+        if not sound.all():
+            found[~sound, :-2] = np.inf
+        return {name: found[:, k] for name, k in self._limited.items()}, found[:, -2]
 
     def costs(self, states: Floats) -> Floats:
         """[B] cost of states [B, S], in $/h."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..learning.evaluation import squared
 from ..problem import Floats, Problem
 from ..program import Program
 from .repair import Repaired
@@ -70,7 +71,7 @@ class Certifier:
     def __init__(self, problem: Problem, tolerance: float) -> None:
         if not 0 < tolerance < math.inf:
             raise ValueError(f"the tolerance must be above 0, got {tolerance}")
-        self.problem, self.tolerance = problem, tolerance
+        self.problem, self.tolerance, self.controls = problem, tolerance, problem.controls
         self.program: Program = problem.model
         self.program.prepare("check")
 
@@ -84,13 +85,26 @@ class Certifier:
             return []
         states = np.array([each.state for each in found])
         violations, costs = self.program.check(demands, states)
-        worst = np.array(list(violations.values())).T.tolist()
+        worst = zip(*[nu.tolist() for nu in violations.values()], strict=True)
+        moved = self.distances(predictions, states)
         return [
-            self._judged(prediction, each, dict(zip(violations, nu, strict=True)), cost)
-            for prediction, each, nu, cost in zip(predictions, found, worst, costs.tolist(), strict=True)
+            self._judged(each, dict(zip(violations, nu, strict=True)), cost, dict(zip(moved, sizes, strict=True)))
+            for each, nu, cost, sizes in zip(
+                found, worst, costs.tolist(), zip(*moved.values(), strict=True), strict=True
+            )
         ]
 
-    def _judged(self, prediction: Floats, found: Repaired, worst: dict[str, float], cost: float) -> Answer:
+    def distances(self, before: Floats, after: Floats) -> dict[str, list[float]]:
+        """100·‖ȳ − ŷ‖₂/‖ŷ‖₂ of states [B, S], by control, as in the paper's third table."""
+        found = {}
+        for name, quantity in self.controls.items():
+            part = self.problem.quantities[quantity]
+            start = before[:, part]
+            apart = after[:, part] - start
+            found[name] = (100 * np.sqrt(squared(apart) / np.maximum(squared(start), 1e-24))).tolist()
+        return found
+
+    def _judged(self, found: Repaired, worst: dict[str, float], cost: float, moved: dict[str, float]) -> Answer:
         law = max(worst, key=lambda name: worst[name])
         if not found.solved:
             status, reason = "unsolvable", f"the solver ended with {found.status!r}"
@@ -107,7 +121,7 @@ class Certifier:
             tolerance=self.tolerance,
             repair=found.repair,
             objective=cost,
-            moved=distances(self.problem, prediction, found.state),
+            moved=moved,
             violations=worst,
         )
 
@@ -132,14 +146,3 @@ class Certifier:
         if answer.status != "certified" or optimum is None:
             return answer
         return answer.beside(optimum(demand) if callable(optimum) else optimum)
-
-
-def distances(problem: Problem, before: Floats, after: Floats) -> dict[str, float]:
-    """100·‖ȳ − ŷ‖₂/‖ŷ‖₂ of one state, by control, as in the paper's third table."""
-    found = {}
-    for name, quantity in problem.controls.items():
-        part = problem.quantities[quantity]
-        apart = after[part] - before[part]
-        size = max(math.sqrt(before[part] @ before[part]), 1e-12)
-        found[name] = 100 * math.sqrt(apart @ apart) / size
-    return found

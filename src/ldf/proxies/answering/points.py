@@ -14,6 +14,7 @@ import torch
 
 from ...io.checkpoint import CheckpointError, load, save
 from ...io.text import Progress
+from ..learning.evaluation import product
 from ..nlp import Solution, Starts
 from ..problem import Floats, Ints, Problem
 
@@ -28,30 +29,24 @@ ATTEMPTS = 4
 class Nearest:
     """Finds the nearest of demands [K, D].
 
-    Distances are measured in the r directions that these demands span from their mean, which does not change the order;
-    r = 1 if all loads share one factor. ‖a − b‖² without ‖b‖² is enough.
+    Where that is less work, distances are measured in the r directions that these demands span from their mean, which
+    does not change the order; r = 1 if all loads share one factor. ‖a − b‖² without ‖b‖² is enough.
     """
 
     def __init__(self, demands: Floats) -> None:
         self.mean = demands.mean(0)
         away = demands - self.mean
         _, sizes, directions = np.linalg.svd(away, full_matrices=False)
-        self.span = np.ascontiguousarray(directions[sizes > 1e-9 * max(sizes.max(initial=0.0), 1e-300)].T)
-        at = away @ self.span
+        span = directions[sizes > 1e-9 * max(sizes.max(initial=0.0), 1e-300)].T
+        self.span = np.ascontiguousarray(span) if span.size + span.shape[1] * len(away) < away.size else None
+        at = away if self.span is None else away @ self.span
         self.at, self.sizes = np.ascontiguousarray(at.T), np.square(at).sum(1)
 
     def __call__(self, demands: Floats) -> Ints:
         """[B] index of the nearest, for demands [B, D]."""
-        return self._nearest((demands - self.mean) @ self.span)
-
-    def measured(self, demands: Floats) -> tuple[Ints, Floats]:
-        """[B] index of the nearest, for demands [B, D], and its distance in those directions, [B]."""
-        along = (demands - self.mean) @ self.span
-        found = self._nearest(along)
-        return found, np.sqrt(np.square(along - self.at[:, found].T).sum(1))
-
-    def _nearest(self, along: Floats) -> Ints:
-        found: Ints = (self.sizes - 2 * (along @ self.at)).argmin(1)
+        away = demands - self.mean
+        along = away if self.span is None else product(away, self.span)
+        found: Ints = (self.sizes - 2 * product(along, self.at)).argmin(1)
         return found
 
 

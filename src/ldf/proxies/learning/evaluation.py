@@ -77,12 +77,14 @@ def reach(demand: Tensor) -> dict[str, Tensor]:
 def outside(problem: Problem, known: Mapping[str, Floats], given: Floats) -> list[str | None]:
     """For each of demands [B, D] how it differs from the training demands with this `reach`, as text, or None."""
     low, high, centre, span = (known[name] for name in ("low", "high", "centre", "span"))
-    beyond = np.maximum(low - given, given - high) - (1e-6 + 0.01 * (high - low))
     away = given - centre
-    left = np.square(away).sum(1) - np.square(away @ span).sum(1)  # the directions have unit length
-    apart = np.sqrt(np.maximum(left, 0) / np.maximum(np.square(given).sum(1), 1e-24))
+    left = squared(away) - squared(product(away, span))  # the directions have unit length
+    apart = left > 1e-6 * np.maximum(squared(given), 1e-24)
     found: list[str | None] = [None] * len(given)
-    for row in np.flatnonzero((beyond.max(1) > 0) | (apart > 1e-3)):
+    if not apart.any() and (given >= low).all() and (given <= high).all():
+        return found
+    beyond = np.maximum(low - given, given - high) - (1e-6 + 0.01 * (high - low))
+    for row in np.flatnonzero((beyond.max(1) > 0) | apart):
         worst = int(beyond[row].argmax())
         if beyond[row, worst] > 0:
             name, unit, factor = problem.entry(worst)
@@ -91,5 +93,20 @@ def outside(problem: Problem, known: Mapping[str, Floats], given: Floats) -> lis
                 f"{low[worst] * factor:.4g} and {high[worst] * factor:.4g}"
             )
         else:
-            found[row] = f"load proportions differ from those of all training rows, by {100 * apart[row]:.2g} %"
+            share = float(np.sqrt(left[row] / squared(given)[row]))
+            found[row] = f"load proportions differ from those of all training rows, by {100 * share:.2g} %"
+    return found
+
+
+def product(rows: Floats, matrix: Floats) -> Floats:
+    """[B, n] @ [n, k] on as many threads as torch uses: those of NumPy's library would disturb the solver's."""
+    if len(rows) == 1:
+        return rows @ matrix
+    found: Floats = (torch.from_numpy(rows) @ torch.from_numpy(matrix)).numpy()
+    return found
+
+
+def squared(rows: Floats) -> Floats:
+    """Σ x² of each row, [B]."""
+    found: Floats = np.add.reduce(rows * rows, 1)
     return found
