@@ -13,7 +13,7 @@ help:
 	@echo "make soak      the tests that are slow or repeat what others show"
 	@echo "make check     ruff and mypy"
 	@echo "make docs      the documentation, into out/site"
-	@echo "make bench     a training step, dual rules (quick), the labelling of demands and (quick) fair classifiers, beside the peers"
+	@echo "make bench     a training step, dual rules (quick), the solver of power networks, the labelling of demands and (quick) fair classifiers, beside the peers"
 	@echo "make clean     remove .venv and everything made by a run"
 
 install: $(STAMP)
@@ -22,6 +22,8 @@ install: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all,dev]"
+	@echo "compiling the solver of power networks, once: about a minute"
+	$(BIN)/python -c "from ldf.proxies import open_problem; open_problem('power', 'case14_ieee').solver().prepare('cold', 'check')"
 	touch $@
 
 demo: install
@@ -51,6 +53,7 @@ bench: install
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/problems.py --quick
 	$(BIN)/python benchmarks/labelling.py
+	$(BIN)/python benchmarks/solver.py --quick --case case30_ieee --case case118_ieee
 	$(BIN)/python benchmarks/answers.py --quick --case case30_ieee --case case118_ieee --work out/bench-answers
 	$(BIN)/python benchmarks/fairness.py --quick --out out/bench-fairness
 

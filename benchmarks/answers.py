@@ -2,8 +2,8 @@
 
     python benchmarks/answers.py [--json] [--quick] [--work DIR] [--case CASE]
 
-Labels 4000 demands of each case with shared and with independent sampling (300 buses, independent: 1000), trains one
-MCD network with the tuned recipe, and answers test demands one at a time: 20 with IPOPT, the same 20 with ldf's own
+Labels 4000 demands of each case with shared and with independent sampling (power, independent: 16,000), trains one MCD
+network with the tuned recipe, and answers test demands one at a time: 20 with IPOPT, the same 20 with ldf's own
 solver from its flat start, then with the network, and so on. CPU time, but for batches. DIR may be the folder of
 `ldf reproduce`; its labels and networks are then reused. By case and sampling:
 
@@ -17,7 +17,7 @@ solver from its flat start, then with the network, and so on. CPU time, but for 
     optimal     ratio for `--repair optimal`
     batch       answers per second, 200 demands at once, on all cores; batch_ratio: relative to cold IPOPT solves
     recheck     largest ν of a certified answer by the torch constraints, which are a separate code path
-    solver      largest ν of the solver's own optima, by the same certificate
+    solver      largest ν of IPOPT's optima, by the same certificate
     pypower     largest voltage difference, per unit, from PYPOWER's power flow of the answered dispatch
     prices      error of the predicted prices, %; prices_linear, prices_mean, prices_previous: errors of baselines
     ms, cold_ms, own_ms   time of an answer, of a cold IPOPT solve, and of a cold solve by ldf's own solver
@@ -141,7 +141,8 @@ def measure(study: Study, options: Options, rows: int, epochs: int) -> dict[str,
     given, states = (torch.from_numpy(np.array(rows)) for rows in zip(*kept, strict=True))
     laws = study.problem.constraints(lambda states, batch: states, torch.float64, labels=False)
     again = ldf.certify(laws, states, ldf.Batch(inputs=given, demand=given), tolerance=TOLERANCE)
-    optima = study.problem.model.violations(demands[:rows], test.state[:rows].numpy())
+    best = [solution.state for solution in study.problem.solver("ipopt").many(demands[:BLOCK])]
+    optima = study.problem.model.violations(demands[:BLOCK], np.array(best))
     rate = batched(respond, demands[:BATCH])
     found = {
         "ratio": cold / ours,
@@ -177,10 +178,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200, help="number of test demands to answer")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    samples, epochs, rows = (200, 10, 20) if arguments.quick else (None, 80, arguments.rows)
+    epochs, rows = (10, 20) if arguments.quick else (80, arguments.rows)
     found: dict[str, float] = {}
     for case in arguments.case or CASES:
         for mode in arguments.sampling or ("shared", "independent"):
+            many = case.startswith("case") and mode == "independent"
+            samples = 200 if arguments.quick else 16_000 if many else 4000
             options = Options(
                 "violations", arguments.work, arguments.work, [case], samplings=[mode], samples=samples, progress=True
             )

@@ -1,6 +1,8 @@
 """Run a benchmark and keep its results, with command and machine, in results/benchmarks.json.
 
-    python tools/benchmarks.py {answers,step,labelling,fairness,problems} [options of the benchmark]
+    python tools/benchmarks.py {answers,answers-gas,solver,step,labelling,fairness,problems} [options of the benchmark]
+
+`answers-gas` is `answers` on gas networks, kept apart.
 
 The entry of the benchmark has the command, the date, the machine, the versions, and the flat object that it prints with
 --json. It replaces an earlier entry. The README and docs/results.md show these values: run `python tools/results.py`
@@ -21,7 +23,7 @@ from ldf.viewing.page import machine
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "results" / "benchmarks.json"
-NAMES = ("answers", "step", "labelling", "fairness", "problems")
+NAMES = ("answers", "answers-gas", "solver", "step", "labelling", "fairness", "problems")
 
 
 def main() -> None:
@@ -30,7 +32,7 @@ def main() -> None:
     parser.add_argument("name", choices=NAMES, help="the benchmark")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="options of the benchmark")
     asked = parser.parse_args()
-    command = ["python", f"benchmarks/{asked.name}.py", *asked.options, "--json"]
+    command = ["python", f"benchmarks/{asked.name.partition('-')[0]}.py", *asked.options, "--json"]
     done = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     # a folder of this machine says nothing to others
     pairs = zip(["", *command], command, strict=False)

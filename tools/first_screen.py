@@ -63,7 +63,7 @@ class Results:
 
     def answers(self, case: str, sampling: str) -> Callable[[str], float]:
         """A function of a key of `benchmarks/answers.py` for one case and sampling; NaN if it was not measured."""
-        values = self.values("answers")
+        values = self.values("answers-gas") | self.values("answers")
         return lambda key: values.get(f"{case}_{sampling}_{key}", math.nan)
 
 
@@ -112,6 +112,7 @@ def _power(results: Results) -> list[Row]:
             "· time per certified answer (ms)",
             {
                 "repaired": Entry(answer("ms"), digits(answer("ms"), 2)),
+                "best baseline": Entry(answer("own_ms"), f"{digits(answer('own_ms'), 2)} ldf's solver"),
                 "best peer": Entry(answer("cold_ms"), f"{digits(answer('cold_ms'), 2)} IPOPT"),
             },
         ),

@@ -16,7 +16,7 @@ import torch
 from ..core.history import History
 from ..proxies import kind_of, open_problem
 from ..proxies.answering.certifier import Certifier
-from ..proxies.answering.repair import Projection
+from ..proxies.answering.repair import SOLVED, Projection
 from ..proxies.data import dataset
 from ..proxies.data.labelling import DatasetError, label, read_manifest
 from ..proxies.data.sampling import Mode, Sampling
@@ -388,7 +388,7 @@ def make(options: Options) -> Part:
             rows += violation_rows(study, repaired, options.repairs)
             answers = [answer for own in repaired.values() for answer in own]
             certified = sum(answer["status"] == "certified" for answer in answers)
-            cold = sum(answer["repair"] == "solver" for answer in answers)
+            cold = sum(answer["repair"] in SOLVED for answer in answers)
             facts[f"repairs, {about}"] = f"{certified} of {len(answers)} certified, {cold} by a cold solve"
             for recipe in study.recipes:
                 path = f"network-{labels.case}-{labels.mode}-{recipe}.png"

@@ -16,6 +16,9 @@ from ..problem import Floats, Problem, Solver
 from ..program import Program
 from .points import Points
 
+SOLVED = ("interior", "interior-cold", "solver")
+"""Routes of optima: by `ldf`'s own solver from the prediction, or from a flat start, or by IPOPT."""
+
 
 @dataclass(frozen=True)
 class Repaired:
@@ -139,5 +142,5 @@ def fastest(problem: Problem, points: Points, tolerance: float) -> Repair:
 
 def _optimum(found: Solution) -> Repaired:
     """Result of a solver, solved or failed."""
-    name = "solver" if found.solver == "ipopt" else "interior" if found.warm else "interior-cold"
-    return Repaired(found.state, name, found.status, found.solved, found)
+    route = SOLVED[2] if found.solver == "ipopt" else SOLVED[0] if found.warm else SOLVED[1]
+    return Repaired(found.state, route, found.status, found.solved, found)
