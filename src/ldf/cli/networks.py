@@ -234,6 +234,10 @@ def predict(
     gap: Annotated[
         bool, typer.Option("--gap", help="Also solve each demand, to report the cost gap to the optimum.")
     ] = False,
+    budget: Annotated[
+        float | None,
+        typer.Option(help="Milliseconds that a repair may take; a demand that takes longer has no answer."),
+    ] = None,
 ) -> None:
     """Answer demands with a trained network: repaired, with prices, each with a certificate."""
     import torch
@@ -246,7 +250,8 @@ def predict(
 
     torch.set_num_threads(1)
     check_writable(out, "answers")
-    respond = Responder.open(run, repair, tolerance, gap, progress=True)
+    seconds = None if budget is None else budget / 1e3
+    respond = Responder.open(run, repair, tolerance, gap, progress=True, budget=seconds)
     wanted = _demands(demands, respond.problem)
     answers: list[Answer] = []
     line = Progress(len(wanted), "answer", None)

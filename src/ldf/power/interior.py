@@ -327,6 +327,7 @@ class InteriorPoint:
         starts: Starts | None = None,
         changes: Mapping[str, Any] | None = None,
         tolerance: float | None = None,
+        most: int | None = None,
     ) -> Results:
         """The optima for demands [B, 2N].
 
@@ -334,9 +335,12 @@ class InteriorPoint:
             starts: a start for each, such as predicted states with the multipliers of solutions nearby.
             changes: parameters that differ from the network's own, see `rows`.
             tolerance: enough for a certificate with this tolerance, at a cost within .001 % of the optimum.
+            most: maximum number of iterations for a demand; more leave it undecided.
         """
         kernel, rows = self.kernel, self.rows(demands, changes)
         settings, first = self._ends(tolerance)
+        if most is not None:
+            settings, first = (each._replace(iterations=min(each.iterations, most)) for each in (settings, first))
         if starts is None:
             found = self.run(rows, settings)
         else:
@@ -348,24 +352,33 @@ class InteriorPoint:
             start[:, -size:] = shaped("multipliers of bounds", starts.bounds, (count, size))
             found = self.run(rows | {"start": start}, first)
             found.warm = found.optimal.copy()
-            if not found.optimal.all():
-                left = np.flatnonzero(~found.optimal)
+            left = np.flatnonzero(~found.optimal & (most is None or found.iterations < most))
+            if len(left):
                 found.put(left, self.run(_taken(rows, left), settings), slice(None))
         if not found.optimal.all():
-            self._decide(rows, found)
+            self._decide(rows, found, most)
         return found
 
-    def _decide(self, rows: Mapping[str, Floats], found: Results) -> None:
-        """Find what is missing for the rows that are not solved, and solve those again of which nothing is."""
+    def _decide(self, rows: Mapping[str, Floats], found: Results, most: int | None) -> None:
+        """Find what is missing for the rows that are not solved, and solve those again of which nothing is.
+
+        With a maximum number of iterations, only find what is missing, where half of them are left.
+        """
         kernel, n = self.kernel, self.sizes[0]
-        left = np.flatnonzero(~found.optimal)
+        left = np.flatnonzero(~found.optimal & (most is None or 2 * found.iterations <= most))
+        if not len(left):
+            return
         some = {**self.common, **_taken(rows, left)}
         costless = {"cost": np.zeros((1, 3 * self.sizes[1])), "elastic": np.full((1, 1), ELASTIC)}
         rough = kernel.Settings(feasible=1e-6, complementary=1e-6, stationary=1e-3, saved=1.0, patience=PATIENT)
+        if most is not None:
+            rough = rough._replace(iterations=most // 2)
         relaxed = self.run(some | {"parameters": self._changed(some["parameters"], costless)}, rough)
         short = np.abs(ELASTIC / self.unit * relaxed.multipliers[:, : 2 * n])
         total = short.sum(1)
         found.short = {int(left[k]): short[k] for k in np.flatnonzero(relaxed.optimal & (total > MISSING))}
+        if most is not None:
+            return
         again = np.flatnonzero(~relaxed.optimal | (total <= NONE_MISSING))
         start = np.repeat(self.common["start"], len(left), 0)
         start[:, 0], start[:, 1 : 1 + self.variables] = kernel.STATE, relaxed.state

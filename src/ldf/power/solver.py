@@ -83,6 +83,7 @@ class InteriorACOPF(ACOPF):
         if {"cold", "warm"} & {*tasks}:
             for count in (1, WIDE):
                 self.interior.solve(np.tile(self.nominal, (count, 1)))
+            _ = self._pace
         if "check" in tasks:
             self.interior.check(self.nominal[None], self.flat[None])
         if "project" in tasks:
@@ -106,7 +107,8 @@ class InteriorACOPF(ACOPF):
     ) -> list[Solution]:
         """The cheapest states for demands [B, 2N], see `InteriorPoint.solve`; IPOPT decides what that leaves open."""
         begun = perf_counter()
-        found = self.interior.solve(demands, starts, changes, tolerance)
+        most = None if self.budget is None else max(1, int(self.budget / self._pace))
+        found = self.interior.solve(demands, starts, changes, tolerance, most)
         each = (perf_counter() - begun) / max(1, len(demands))
         solutions = [
             Solution("optimal", objective, state, multipliers, bounds, int(iterations), each, "ldf", warm)
@@ -124,9 +126,20 @@ class InteriorACOPF(ACOPF):
             if row in found.short:
                 reason = self._missing(found.short[row])
                 solutions[row] = replace(solutions[row], status="infeasible", reason=reason)
+            elif self.budget is not None:
+                solutions[row] = replace(
+                    solutions[row], status="time", reason=f"not solved in {1e3 * self.budget:g} ms"
+                )
             else:
                 solutions[row] = self._decided(demands[row], _one(changes or {}, row))
         return solutions
+
+    @cached_property
+    def _pace(self) -> float:
+        """Seconds per iteration, of one demand at a time."""
+        begun = perf_counter()
+        found = self.interior.solve(self.nominal[None])
+        return (perf_counter() - begun) / max(1.0, float(found.iterations[0]))
 
     def _decided(self, demand: Floats, changes: Mapping[str, Floats]) -> Solution:
         """IPOPT's answer for one demand."""

@@ -41,6 +41,8 @@ class Solver(Protocol):
 
     threads: int
     """Number of cores that `many` uses for demands side by side; 0 if it solves one after the other."""
+    budget: float | None
+    """Seconds that a solve may take; to be set before the first one."""
 
     def many(self, demands: Floats, starts: Starts | None = None, tolerance: float | None = None) -> list[Solution]:
         """The optimal states for demands [B, D], see `Program.many`."""

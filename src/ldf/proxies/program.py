@@ -150,6 +150,8 @@ class Program(ABC):
     √(tolerance / 2·sharpness)."""
     threads: int = 0
     """Number of cores that `many` uses for demands side by side; 0 if it solves one after the other."""
+    budget: float | None = None
+    """Seconds that a solve may take, to be set before the first one; a longer one ends with the status "time"."""
     tolerance: float = 1e-8
     """IPOPT's tolerance."""
     iterations: int = 300
@@ -258,7 +260,8 @@ class Program(ABC):
     def _nlp(self, parameters: casadi.SX, objective: casadi.SX) -> NLP:
         """An objective under the constraints passed to the solver."""
         bounds, limits = (self.lower, self.upper), (self._g.low, self._g.high)
-        settings = self.tolerance, self.iterations, self.options
+        limit = {} if self.budget is None else {"max_wall_time": self.budget}
+        settings = self.tolerance, self.iterations, {**self.options, **limit}
         return NLP(self.model.x, parameters, objective, self._g.expression, bounds, limits, *settings)
 
     def prepare(self, *tasks: Task) -> None:

@@ -264,6 +264,24 @@ def test_points_that_are_damaged_are_refused_by_name(bare: Run) -> None:
     assert bare.open("projection")(bare.demands[0]).status == "certified"
 
 
+@pytest.mark.parametrize("how", ["fast", "projection", "optimal"])
+def test_a_time_budget_ends_a_repair_that_takes_longer(run: Run, how: str) -> None:
+    beyond = 50 * run.demands[:1]
+    none = run.open(how, budget=1e-7)
+    demands = np.concatenate([run.demands, beyond])
+    for answers in (none.many(demands), [none(demand) for demand in demands]):
+        solved = [answer for answer in answers if answer.repair != "prediction"]
+        assert solved
+        for answer in solved:
+            assert answer.status == "unsolvable"
+            assert answer.reason.startswith("the solver ended with 'time'")
+    plenty = run.open(how, budget=60.0)
+    assert {answer.status for answer in plenty.many(run.demands)} == {"certified"}
+    assert plenty(beyond[0]).reason.startswith("the solver ended with 'infeasible'")
+    with pytest.raises(ValueError, match=r"the time budget must be above 0 seconds, got 0\.0"):
+        run.open(how, budget=0.0)
+
+
 def test_a_run_without_prices_answers_without_them(run: Run, tmp_path: Path) -> None:
     trained = replace(Trained.load(run.folder), prices=None, price_memory=None)
     points = warm.Points.load(run.folder, run.problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from dataclasses import replace
@@ -37,6 +38,7 @@ class Responder:
             the solver from the prediction; "none": the prediction unchanged.
         tolerance: tolerance of the certificate.
         gap: also solve every certified demand, after it is answered, to report how far its cost is from the optimum.
+        budget: seconds that a repair may take; a demand that takes longer is unsolvable, by "time".
     """
 
     def __init__(
@@ -46,7 +48,10 @@ class Responder:
         how: How = "fast",
         tolerance: float = TOLERANCE,
         gap: bool = False,
+        budget: float | None = None,
     ) -> None:
+        if budget is not None and not 0 < budget < math.inf:
+            raise ValueError(f"the time budget must be above 0 seconds, got {budget}")
         if how not in HOWS:
             raise ValueError(f"repair must be one of {', '.join(HOWS)}, got {how!r}")
         if how in ("fast", "optimal") and points is None:
@@ -61,6 +66,7 @@ class Responder:
             self.repair = Projection(self.solver)
         else:
             self.repair = fastest(problem, points, tolerance) if how == "fast" else Optimal(self.solver, points)
+        self.repair.limit(budget)
         self.repair.prepare()
         self.gap = gap
         self.known = {name: value.numpy() for name, value in trained.range.items()}
@@ -75,6 +81,7 @@ class Responder:
         tolerance: float = TOLERANCE,
         gap: bool = False,
         progress: bool | None = None,
+        budget: float | None = None,
     ) -> Responder:
         """Open the folder of a run; warm-start points that a repair needs are computed and saved there if missing."""
         trained, points = Trained.load(folder), None
@@ -83,7 +90,7 @@ class Responder:
                 message = f"{folder} has no warm-start points, which make repairs fast: solving {warm.COUNT}"
                 print(message, file=sys.stderr)
             points = points_of(trained, folder, progress)
-        return cls(trained, points, how, tolerance, gap)
+        return cls(trained, points, how, tolerance, gap, budget)
 
     def __call__(self, demand: Floats) -> Answer:
         """The answer to a demand [D], in the problem's own units."""

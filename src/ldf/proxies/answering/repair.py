@@ -51,6 +51,10 @@ class Repair(ABC):
         """Build in advance what the first call would otherwise build."""
         return
 
+    def limit(self, seconds: float | None) -> None:
+        """Set the time that a demand may take, before the first one."""
+        return
+
     def many(self, demands: Floats, predictions: Floats) -> list[Repaired]:
         """States for demands [B, D], from predictions [B, S]."""
         return [self(demand, prediction) for demand, prediction in zip(demands, predictions, strict=True)]
@@ -76,6 +80,10 @@ class Projection(Repair):
         if found.solved:
             return Repaired(found.state, "projection", "projected")
         return _optimum(self.solver.solve(demand))
+
+    def limit(self, seconds: float | None) -> None:
+        """Limit the solver's time."""
+        self.solver.budget = seconds
 
     def prepare(self) -> None:
         """Build both solvers."""
@@ -104,6 +112,10 @@ class Optimal(Repair):
         starts = self.points.starts(demands, predictions)
         return list(map(_optimum, self.solver.many(demands, starts, self.tolerance)))
 
+    def limit(self, seconds: float | None) -> None:
+        """Limit the solver's time."""
+        self.solver.budget = seconds
+
     def prepare(self) -> None:
         """Build the solver for warm and cold starts."""
         self.solver.prepare("warm", "cold")
@@ -128,6 +140,10 @@ class Kept(Repair):
             Repaired(state, "prediction", "predicted") if keep else next(others)
             for state, keep in zip(predictions, kept, strict=True)
         ]
+
+    def limit(self, seconds: float | None) -> None:
+        """Limit the time of the other repair."""
+        self.other.limit(seconds)
 
     def prepare(self) -> None:
         """Build the compiled laws, and what the other repair needs."""
