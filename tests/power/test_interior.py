@@ -590,5 +590,5 @@ def test_a_first_call_says_that_it_compiles(monkeypatch: pytest.MonkeyPatch, cap
     monkeypatch.setattr(interior, "_said", threading.Event())
     waited = threading.Event()
     for _ in range(2):
-        interior.announced(1, waited.wait, 0.2)
+        interior.ready(1, waited.wait, 0.2)
     assert capsys.readouterr().err.count("compiling the interior point") == 1

@@ -52,8 +52,8 @@ SUMMARY = 12
 """Width of `kernel.Found.summary`."""
 REAL = 5
 """Number of fields of `newton.Grid` with real numbers."""
-COMPILING = 2.0
-"""Seconds after which a first call says that it is compiling."""
+COMPILING = 5.0
+"""Seconds after which it is said that numba compiles; otherwise it loads what it has compiled before."""
 CHANGES = {
     **dict.fromkeys(("v_min", "v_max"), "N"),
     **dict.fromkeys(("p_min", "p_max", "q_min", "q_max", "generator"), "G"),
@@ -298,7 +298,10 @@ class InteriorPoint:
             space = spaces.pop()
         except IndexError:
             space = np.zeros(ends[-1])
-        announced(width, self.kernel.solve, (0,) * width, self.stored, space, ends, rows, found, settings)
+        given = (0,) * width, self.stored, space, ends, rows
+        if width not in _ready:
+            ready(width, self.kernel.solve, *given, type(found)(*[array[:0] for array in found]), settings)
+        self.kernel.solve(*given, found, settings)
         spaces.append(space)
 
     def _sizes(self, blocks: int) -> list[int]:
@@ -411,7 +414,9 @@ class InteriorPoint:
         rows = self.kernel.Rows(**{**self.common, **self.rows(demands, changes)})
         found = np.empty((len(states), len(LIMITS) + 2))
         given = shaped("states", states, (len(demands), self.variables))
-        announced(0, self.kernel.check, self.stored, rows, given, found)
+        if 0 not in _ready:
+            ready(0, self.kernel.check, self.stored, rows, given[:0], found[:0])
+        self.kernel.check(self.stored, rows, given, found)
         return found
 
 
@@ -451,19 +456,13 @@ def _say() -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-def announced(kind: int, function: Callable[..., None], *arguments: Any) -> None:
-    """Call a compiled function. A first call of its kind says that it compiles, if that takes a while.
-
-    Compiled code is kept for other processes.
-    """
-    if kind in _ready:
-        function(*arguments)
-        return
+def ready(kind: int, function: Callable[..., None], *nothing: Any) -> None:
+    """Compile a function, or load what was compiled before, by a call without rows; says so if it takes a while."""
     timer = threading.Timer(COMPILING, _say)
     timer.daemon = True
     timer.start()
     try:
-        function(*arguments)
+        function(*nothing)
     finally:
         timer.cancel()
     _ready.add(kind)

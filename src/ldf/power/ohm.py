@@ -58,9 +58,7 @@ def arcs_of(
 
 
 def flows(arcs: Any, v_source: Any, v_target: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
-    """(p, q) of every arc, elementwise. Ohm's law is written in this form only here.
-
-    Power flows (`flow.py`, `correction.py`) use the matrix form S = V (Y V)* with the same admittances.
+    """(p, q) of every arc, elementwise. Ohm's law is written only here.
 
     Args:
         arcs: g_self, b_self, g_mutual, b_mutual, of a type that multiplies with the other arguments.
