@@ -592,3 +592,19 @@ def test_a_first_call_says_that_it_compiles(monkeypatch: pytest.MonkeyPatch, cap
     for _ in range(2):
         interior.ready(1, waited.wait, 0.2)
     assert capsys.readouterr().err.count("compiling the interior point") == 1
+
+
+def test_a_rehearsal_finds_out_which_starts_are_of_use(subject: Callable[[str], Subject]) -> None:
+    at, rng = subject("case118_ieee"), np.random.default_rng(0)
+    demands = at.demands(16, 0.02)
+    cold = at.ours.many(demands)
+    near, nonsense = Starts.of(at.ours.many(0.995 * demands)), Starts.of(cold)
+    nonsense.states[:] += 0.3 * rng.standard_normal(nonsense.states.shape)
+    for starts, of_use in ((near, True), (nonsense, False)):
+        ours = InteriorACOPF(at.case)
+        ours.rehearse(demands, starts, TOLERANCE)
+        found = ours.many(demands, starts, TOLERANCE)
+        assert [each.warm for each in found] == [of_use] * len(found)
+        assert sum(each.iterations for each in found) <= sum(each.iterations for each in cold)
+        for one, other in zip(found, cold, strict=True):
+            assert one.objective == pytest.approx(other.objective, rel=1e-5)

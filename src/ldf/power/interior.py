@@ -42,12 +42,14 @@ ENOUGH = 5e-6
 """Σ zμ, and what violations save, relative to the cost, where a cost within .001 % of the optimum is enough."""
 MARGIN, ROUGH = 0.1, 1e-5
 """Largest violation there, as a fraction of the certificate's tolerance, and per unit."""
-WARM = 14
-"""Maximum number of iterations from a start with multipliers: about as many as a cold start takes."""
+DISTANCES = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Largest mismatches, per unit, of starts with multipliers that a rehearsal compares."""
 PATIENT = 60
 """Iterations without better feasibility, after which a second attempt is given up."""
 BOUNDED = ("v", "p", "q", "angle")
 """What has limits `v_min` and so on, in the order of `kernel.Parameters`."""
+BALANCES = slice(5, 7)
+"""The balances among `LIMITS`."""
 SUMMARY = 12
 """Width of `kernel.Found.summary`."""
 REAL = 5
@@ -164,6 +166,8 @@ class InteriorPoint:
         self.common = self._common()
         self.ends = {width: width * np.concatenate([[0], np.cumsum(self._sizes(len(rows)))]) for width in (1, WIDE)}
         """Where the parts of `newton.Lane` and `newton.Work` end, for W lanes."""
+        self.warm: tuple[float, int] = (1.0, 14)
+        """Largest mismatch of a start with multipliers, per unit, and maximum number of iterations; see `rehearse`."""
         self._settings: dict[float | None, tuple[Any, Any]] = {}
         self._spaces: dict[int, list[Any]] = {1: [], WIDE: []}
         """Arrays for W lanes that no thread uses at present."""
@@ -340,20 +344,14 @@ class InteriorPoint:
             tolerance: enough for a certificate with this tolerance, at a cost within .001 % of the optimum.
             most: maximum number of iterations for a demand; more leave it undecided.
         """
-        kernel, rows = self.kernel, self.rows(demands, changes)
+        rows = self.rows(demands, changes)
         settings, first = self._ends(tolerance)
         if most is not None:
             settings, first = (each._replace(iterations=min(each.iterations, most)) for each in (settings, first))
         if starts is None:
             found = self.run(rows, settings)
         else:
-            count, size = len(demands), self.variables
-            start = np.empty((count, 1 + 2 * size + self.multipliers))
-            start[:, 0] = kernel.SOLUTION
-            start[:, 1 : 1 + size] = shaped("starts", starts.states, (count, size))
-            start[:, 1 + size : -size] = shaped("multipliers", starts.multipliers, (count, self.multipliers))
-            start[:, -size:] = shaped("multipliers of bounds", starts.bounds, (count, size))
-            found = self.run(rows | {"start": start}, first)
+            found = self.run(rows | {"start": self._started(starts, len(demands))}, first)
             found.warm = found.optimal.copy()
             left = np.flatnonzero(~found.optimal & (most is None or found.iterations < most))
             if len(left):
@@ -361,6 +359,16 @@ class InteriorPoint:
         if not found.optimal.all():
             self._decide(rows, found, most)
         return found
+
+    def _started(self, starts: Starts, count: int) -> Floats:
+        """Starts with multipliers as rows of `kernel.Rows.start`."""
+        size, constraints = self.variables, self.multipliers
+        start = np.empty((count, 1 + 2 * size + constraints))
+        start[:, 0] = self.kernel.SOLUTION
+        start[:, 1 : 1 + size] = shaped("starts", starts.states, (count, size))
+        start[:, 1 + size : -size] = shaped("multipliers", starts.multipliers, (count, constraints))
+        start[:, -size:] = shaped("multipliers of bounds", starts.bounds, (count, size))
+        return start
 
     def _decide(self, rows: Mapping[str, Floats], found: Results, most: int | None) -> None:
         """Find what is missing for the rows that are not solved, and solve those again of which nothing is.
@@ -406,8 +414,29 @@ class InteriorPoint:
                     stationary=exact.nearly[2],
                     saved=ENOUGH,
                 )
-            self._settings[tolerance] = settings, settings._replace(iterations=WARM)
+            furthest, most = self.warm
+            self._settings[tolerance] = settings, settings._replace(furthest=furthest, iterations=most)
         return self._settings[tolerance]
+
+    def rehearse(self, demands: Floats, starts: Starts, tolerance: float | None = None) -> None:
+        """Find out for which starts with multipliers a solve is faster than a cold one, and how long to try.
+
+        The largest mismatch of a start, and the maximum number of iterations, are those with the fewest iterations in
+        total for these demands [B, 2N].
+        """
+        far = self.check(demands, starts.states)[:, BALANCES].max(1)
+        cold = self.solve(demands, tolerance=tolerance)
+        longest = 2 * int(cold.iterations.max())
+        every = self._ends(tolerance)[0]._replace(furthest=np.inf, iterations=longest)
+        found = self.run(self.rows(demands) | {"start": self._started(starts, len(demands))}, every)
+        best = np.inf
+        for most in np.unique(np.append(found.iterations[found.optimal], 1)).astype(int).tolist():
+            tried = np.where(found.optimal & (found.iterations <= most), found.iterations, most + cold.iterations)
+            for furthest in DISTANCES:
+                total = float(np.where(far <= furthest, tried, cold.iterations).sum())
+                if total < best:
+                    best, self.warm = total, (furthest, most)
+        self._settings = {}
 
     def check(self, demands: Floats, states: Floats, changes: Mapping[str, Any] | None = None) -> Floats:
         """[B, 9] largest ν of every law of `LIMITS`, cost, and a sum that is not finite if a value is not."""

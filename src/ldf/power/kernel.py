@@ -29,8 +29,6 @@ START, ROOM = 10.0, 0.3
 """zμ, and the least z, at a start without multipliers."""
 NEAR, SHARE = 1e-5, 0.01
 """zμ at a start with multipliers: at least the first; the second is its ratio to the largest mismatch of a balance."""
-FAR = 1.0
-"""A start with multipliers is too far if a balance has a larger mismatch, per unit: a cold start is faster."""
 TRUSTED = 0.1
 """At a start with multipliers a limit is active if its distance is at most this, times its multiplier."""
 FIRST = 0.2
@@ -57,6 +55,8 @@ class Settings(NamedTuple):
     """Largest Σ |λg| + Σ μ|h + z|: where prices are high, small violations save much."""
     nearly: tuple[float, float, float, float] = (1e-6, 1e-7, 1e-4, 1e-5)
     """The same four tolerances, at which a solve ends that has met them for `wait` iterations."""
+    furthest: float = 1.0
+    """Largest mismatch of a balance, per unit, at a start with multipliers; further away a cold start is faster."""
     wait: int = 8
     most: float = 0.8
     """Largest σ, the share of the average zμ that a step aims for."""
@@ -289,7 +289,7 @@ def _multipliers(width, own, given, bounds, grid, work):
 
 
 @compiled
-def _begin(width, own, row, grid, rows, lane, work, absolute):
+def _begin(width, own, row, grid, rows, lane, work, settings):
     """Set up one lane for a row: its parameters and start. Returns False if the start is too far to be of use.
 
     Without multipliers z = max(−h, ROOM) and μ = START/z. With multipliers zμ = max(NEAR, SHARE ‖g‖): the better the
@@ -297,12 +297,12 @@ def _begin(width, own, row, grid, rows, lane, work, absolute):
     """
     given, start = _parameters(grid, rows, row), _of(rows.start, row)
     size, how = 2 * grid.sizes[1] + 2 * grid.sizes[0], start[0]
-    count = _settled(width, own, _of(rows.demand, row), given, grid, lane, absolute)
+    count = _settled(width, own, _of(rows.demand, row), given, grid, lane, settings.absolute)
     _point(width, own, start[1 : 1 + size], how, given, grid, work)
     far = _limits(width, own, grid, lane, work)
     warm = 0.0
     if how == SOLUTION:
-        if not far < FAR:
+        if not far <= settings.furthest:
             return False
         warm = max(NEAR, SHARE * far)
     if warm > 0.0:
@@ -396,7 +396,7 @@ def solve(lanes, stored, space, ends, rows, found, settings):
         busy = False
         for own in range(width):
             while held[own] < 0 and following < total:
-                if _begin(width, own, following, grid, rows, lane, work, settings.absolute):
+                if _begin(width, own, following, grid, rows, lane, work, settings):
                     held[own], moving[own], best[own] = following, 1.0, np.inf
                     count[own] = since[own] = waited[own] = 0
                 else:

@@ -134,6 +134,10 @@ class InteriorACOPF(ACOPF):
                 solutions[row] = self._decided(demands[row], _one(changes or {}, row))
         return solutions
 
+    def rehearse(self, demands: Floats, starts: Starts, tolerance: float | None = None) -> None:
+        """Find out which starts are of use, see `InteriorPoint.rehearse`."""
+        self.interior.rehearse(demands, starts, tolerance)
+
     @cached_property
     def _pace(self) -> float:
         """Seconds per iteration, of one demand at a time."""

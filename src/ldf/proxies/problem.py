@@ -47,6 +47,9 @@ class Solver(Protocol):
     def many(self, demands: Floats, starts: Starts | None = None, tolerance: float | None = None) -> list[Solution]:
         """The optimal states for demands [B, D], see `Program.many`."""
 
+    def rehearse(self, demands: Floats, starts: Starts, tolerance: float | None = None) -> None:
+        """Find out for which starts like these `many` is faster than from a cold start."""
+
     def optima(self, demand: Floats) -> list[Solution]:
         """Local optima for a demand [D], cheapest first; if none is found, the last failed solve."""
 

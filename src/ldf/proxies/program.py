@@ -301,6 +301,10 @@ class Program(ABC):
             found.append(replace(solution, warm=True) if solution is not None and warm else self.solve(demand))
         return found
 
+    def rehearse(self, demands: Floats, starts: Starts, tolerance: float | None = None) -> None:
+        """Find out which starts are of use; a solver may do without."""
+        return
+
     def check(self, demands: Floats, states: Floats) -> tuple[dict[str, Floats], Floats]:
         """`violations` and `costs` of states [B, S] for demands [B, D], in one pass."""
         found = self._check(states, demands)

@@ -68,6 +68,7 @@ class Responder:
             self.repair = fastest(problem, points, tolerance) if how == "fast" else Optimal(self.solver, points)
         self.repair.limit(budget)
         self.repair.prepare()
+        self.repair.rehearse(lambda demands: trained.predict(torch.from_numpy(demands)).numpy())
         self.gap = gap
         self.known = {name: value.numpy() for name, value in trained.range.items()}
         self.state = Quick(trained.proxy, trained.memory)

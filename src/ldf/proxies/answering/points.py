@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,6 +67,10 @@ class Points:
     def nearest(self) -> Nearest:
         """Demands [B, D] → index of the nearest point, [B]."""
         return Nearest(self.demands)
+
+    def take(self, rows: Any) -> Points:
+        """Some of the points."""
+        return Points(self.demands[rows], self.states[rows], self.multipliers[rows], self.bounds[rows])
 
     def starts(self, demands: Floats, predictions: Floats) -> Starts:
         """Predicted states [B, S] with the nearest points' multipliers; if not finite, those points' states."""

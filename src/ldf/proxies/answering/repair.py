@@ -7,6 +7,7 @@ with the smallest squared distance in the controls.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +54,10 @@ class Repair(ABC):
 
     def limit(self, seconds: float | None) -> None:
         """Set the time that a demand may take, before the first one."""
+        return
+
+    def rehearse(self, predict: Callable[[Floats], Floats]) -> None:
+        """Find out how to repair fastest, with predictions [B, S] for demands [B, D] of one's own choice."""
         return
 
     def many(self, demands: Floats, predictions: Floats) -> list[Repaired]:
@@ -112,6 +117,12 @@ class Optimal(Repair):
         starts = self.points.starts(demands, predictions)
         return list(map(_optimum, self.solver.many(demands, starts, self.tolerance)))
 
+    def rehearse(self, predict: Callable[[Floats], Floats]) -> None:
+        """Solve every other point from its prediction, with the multipliers of the points between."""
+        known, asked = self.points.take(slice(0, None, 2)), self.points.demands[1::2]
+        if len(asked):
+            self.solver.rehearse(asked, known.starts(asked, predict(asked)), self.tolerance)
+
     def limit(self, seconds: float | None) -> None:
         """Limit the solver's time."""
         self.solver.budget = seconds
@@ -140,6 +151,10 @@ class Kept(Repair):
             Repaired(state, "prediction", "predicted") if keep else next(others)
             for state, keep in zip(predictions, kept, strict=True)
         ]
+
+    def rehearse(self, predict: Callable[[Floats], Floats]) -> None:
+        """As the other repair does."""
+        self.other.rehearse(predict)
 
     def limit(self, seconds: float | None) -> None:
         """Limit the time of the other repair."""
