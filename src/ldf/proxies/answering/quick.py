@@ -22,9 +22,11 @@ class Quick:
     Args:
         proxy: the network.
         memory: with a hot start, the earlier demands and states to start from; the nearest is used.
+        single: multiply in single precision, which reads half the memory: enough for a state to start from.
     """
 
-    def __init__(self, proxy: Proxy, memory: Rows | None) -> None:
+    def __init__(self, proxy: Proxy, memory: Rows | None, single: bool = False) -> None:
+        precision = np.float32 if single else np.float64
         def array(tensor: torch.Tensor) -> Any:
             return tensor.detach().numpy()
 
@@ -34,8 +36,8 @@ class Quick:
                 raise ValueError("this network was trained with a hot start: it needs a memory of states")
             self.demands, self.states = array(memory.demand), array(memory.earlier_state)
         self.nearest = Nearest(self.demands) if proxy.hot else None
-        self.rotation = np.ascontiguousarray(array(proxy.rotation).T)
-        self.middle = self.rotation @ array(proxy.mean)
+        self.rotation = np.ascontiguousarray(array(proxy.rotation).T, precision)
+        self.mean = array(proxy.mean)
         self.direction, self.along = array(proxy.direction), float(proxy.centre @ proxy.direction)
         self.knots, self.offset = array(proxy.knots), array(proxy.offset)
         self.free, self.scale = array(proxy.free), array(proxy.scale)
@@ -51,8 +53,8 @@ class Quick:
             weights = array(proxy.weights)
             self.offset = self.offset + weights[0]
             hinges = weights[1 + features : 1 + features + knots]
-            self.linear = np.ascontiguousarray(weights[1 : 1 + features].T)
-            self.products = np.ascontiguousarray(weights[1 + features + knots :].T)
+            self.linear = np.ascontiguousarray(weights[1 : 1 + features].T, precision)
+            self.products = np.ascontiguousarray(weights[1 + features + knots :].T, precision)
             zero = np.zeros((1, len(self.offset)))
             self.slopes = np.concatenate([zero, hinges.cumsum(0)])
             self.starts = np.concatenate([zero, (self.knots[:, None] * hinges).cumsum(0)])
@@ -66,7 +68,7 @@ class Quick:
             inputs = np.concatenate([demand, self.demands[k], self.states[k]])
             if self.architecture.skip:
                 state += self.states[k] * self.moving
-        features = self.rotation @ inputs - self.middle
+        features = self.rotation @ (inputs - self.mean).astype(self.rotation.dtype)
         if self.architecture.skip:
             state += self.linear @ features
             if len(self.knots):
@@ -75,7 +77,7 @@ class Quick:
                 state += u * self.slopes[below] - self.starts[below]
             if len(self.first):
                 state += self.products @ (features[self.first] * features[self.second])
-        z = features.astype(self.layers[0][0].dtype)
+        z = features.astype(self.layers[0][0].dtype, copy=False)
         for weight, bias in self.layers[:-1]:
             z = np.maximum(weight @ z + bias, 0)
         weight, bias = self.layers[-1]
