@@ -142,10 +142,10 @@ def test_all_optima_of_pglib_are_the_published_ones(kind: str) -> None:
         found, count = point.solve(demand), count + 1
         worst = point.check(demand, found.state)[0, :7].max()
         gap = found.objective[0] / published(name) - 1
-        if not (found.optimal[0] and abs(gap) < 1e-4 and worst < 1e-5):
+        if not (found.optimal[0] and abs(gap) < 1e-4 and worst < 1e-4):
             missed.append(f"{name}: {found.status(0)}, {100 * gap:.4f} %, {worst:.1e}")
     assert count >= 60
-    assert len(missed) <= 1, missed  # case8387_pegase is left to IPOPT
+    assert len(missed) <= 1, missed
 
 
 @pytest.mark.parametrize("name", ["case14_ieee", "case30_ieee", "case57_ieee", "case118_ieee", *MADE])

@@ -71,6 +71,7 @@ class Responder:
         self.repair.rehearse(lambda demands: trained.predict(torch.from_numpy(demands)).numpy())
         self.gap = gap
         self.known = {name: value.numpy() for name, value in trained.range.items()}
+        self.known["span"] = self.known["span"].astype(np.float32)  # on large networks most of what a check reads
         self.state = Quick(trained.proxy, trained.memory, single=isinstance(self.repair, Optimal))
         self.price = None if trained.prices is None else Quick(trained.prices, trained.price_memory)
 

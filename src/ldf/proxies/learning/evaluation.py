@@ -78,7 +78,7 @@ def outside(problem: Problem, known: Mapping[str, Floats], given: Floats) -> lis
     """For each of demands [B, D] how it differs from the training demands with this `reach`, as text, or None."""
     low, high, centre, span = (known[name] for name in ("low", "high", "centre", "span"))
     away = given - centre
-    left = squared(away) - squared(product(away, span))  # the directions have unit length
+    left = squared(away) - squared(product(away.astype(span.dtype), span))  # the directions have unit length
     apart = left > 1e-6 * np.maximum(squared(given), 1e-24)
     found: list[str | None] = [None] * len(given)
     if not apart.any() and (given >= low).all() and (given <= high).all():
