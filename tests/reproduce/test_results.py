@@ -131,6 +131,7 @@ def test_the_recorded_benchmarks_name_command_date_and_machine() -> None:
     recorded = json.loads((RESULTS / "benchmarks.json").read_text())
     assert {"answers", "fairness", "step"} <= recorded.keys()
     for name, entry in recorded.items():
-        assert entry["command"].startswith(f"python benchmarks/{name.partition("-")[0]}.py")
+        script = f"benchmarks/{name.partition('-')[0]}.py"
+        assert entry["command"].startswith(f"python {script}")
         assert {"date", "machine", "versions", "values"} <= entry.keys()
-        assert "/" not in entry["command"].replace(f"benchmarks/{name.partition("-")[0]}.py", ""), "no path of a machine"
+        assert "/" not in entry["command"].replace(script, ""), "no path of a machine"

@@ -27,6 +27,7 @@ class Quick:
 
     def __init__(self, proxy: Proxy, memory: Rows | None, single: bool = False) -> None:
         precision = np.float32 if single else np.float64
+
         def array(tensor: torch.Tensor) -> Any:
             return tensor.detach().numpy()
 
