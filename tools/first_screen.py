@@ -181,8 +181,9 @@ def first_screen(results: Results) -> str:
     lines += paragraph(
         "¹ Largest mean ν of any constraint; repaired (`ldf predict`, one network) and IPOPT: largest ν of any answer.",
         f"² The paper's recipe; the tuned one has no MC. From `{facts['command']}` ({facts['date'][:10]}{again})",
-        f"and, for times and peers, `{bench['answers']['command'].split(' --')[0]}` and",
-        f"`{bench['fairness']['command'].split(' --')[0]}` ({bench['answers']['date'][:10]}), on {facts['machine']}.",
+        f"and, for peers, `{bench['fairness']['command'].split(' --')[0]}` ({bench['fairness']['date'][:10]}), on",
+        f"{facts['machine']}; times and answers from `{bench['answers']['command'].split(' --')[0]}`",
+        f"({bench['answers']['date'][:10]}), {bench['answers']['machine'].split(',')[0]}.",
     )
     return "\n".join(lines[:-1]) + "\n"
 
