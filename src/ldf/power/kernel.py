@@ -379,11 +379,8 @@ def _finish(width, own, row, grid, rows, lane, work, found):
 def solve(lanes, stored, space, ends, rows, found, settings):
     """Solve all rows, W side by side; a lane that is done takes the next row.
 
-    Args:
-        lanes: a tuple of length W.
-        stored: the arguments of `gridded`.
-        space: room for `Lane` and `Work`, whose parts end at `ends`.
-        settings: `Settings`.
+    `lanes` is a tuple of length W, `stored` has the arguments of `gridded`, `space` is room for `Lane` and `Work`,
+    whose parts end at `ends`, and `settings` are `Settings`.
     """
     grid = gridded(*stored)
     lane, work = spaced(space, ends)

@@ -561,11 +561,8 @@ def _ratio(lanes, work, lane, row, change, primal, dual, delta):
 def advance(lanes, grid, lane, work, moving, settings):
     """Take the step, shortened to keep z and μ above zero and changes of v and of angle differences small.
 
-    Into stats 7: the share of the primal step.
-
-    Args:
-        moving: [W] 1 for lanes that move, else 0.
-        settings: `kernel.Settings`.
+    Into stats 7: the share of the primal step. `moving` [W] is 1 for lanes that move, else 0; `settings` are
+    `kernel.Settings`.
     """
     buses, generators, branches = grid.sizes[0], grid.sizes[1], grid.sizes[2]
     step = work.step
